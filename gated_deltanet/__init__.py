@@ -1,0 +1,1 @@
+"""Gated DeltaNet: the gated delta rule, its chunkwise training algorithm, and the models built on it."""

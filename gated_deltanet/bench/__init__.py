@@ -1,0 +1,1 @@
+"""Measurements: the machine they were made on, speed, memory, accuracy."""

@@ -1,0 +1,55 @@
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """Print what this machine can do.
+
+    Processor, torch, compiler and optional packages; and for each op which backends are usable, or why not.
+
+    Example: gdn doctor --json
+    """
+
+    json: bool = False
+    """Print one JSON document instead of tables."""
+
+    def run(self) -> None:
+        from gated_deltanet.bench import machine
+        from gated_deltanet.cli.report import print_json, print_table
+
+        facts = machine.describe()
+        if self.json:
+            return print_json(facts)
+        print_table("This machine", ["what", "found"], machine_rows(facts, machine.EXTRA_OF))
+        print_table("Backends", ["op", "backend", "usable"], backend_rows(facts["backends"]))
+
+
+def machine_rows(facts: dict[str, Any], extra_of: dict[str, str]) -> list[tuple[str, str]]:
+    cpu, torch, compiler, memory = facts["cpu"], facts["torch"], facts["compiler"], facts["memory_bytes"]
+    rows = [
+        ("gated-deltanet", facts["version"]),
+        ("python", facts["python"]),
+        ("platform", facts["platform"]),
+        ("torch", torch["version"]),
+        ("CUDA", ", ".join(torch["cuda"]) or "no"),
+        ("MPS", "yes" if torch["mps"] else "no"),
+        ("processor", cpu["model"]),
+        ("instruction sets", ", ".join(cpu["flags"]) or "unknown"),
+        ("torch's kernels use", cpu["capability"]),
+        ("cores usable", f"{cpu['cores']}, torch uses {torch['threads']} threads"),
+        ("memory", f"{memory / 2**30:.1f} GiB" if memory else "unknown"),
+        ("C++ compiler", compiler or "none found: torch.compile needs one on a CPU (g++, clang++, or name it in CXX)"),
+    ]
+    for package, version in facts["packages"].items():
+        install = f"not installed: pip install 'gated-deltanet[{extra_of[package]}]'"
+        rows.append((package, version or install))
+    return rows
+
+
+def backend_rows(backends: dict[str, dict[str, str | None]]) -> list[tuple[str, str, str]]:
+    return [
+        (op, backend, "yes" if reason is None else f"no: {reason}")
+        for op, reasons in backends.items()
+        for backend, reason in reasons.items()
+    ]

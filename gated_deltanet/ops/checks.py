@@ -1,0 +1,125 @@
+"""What is wrong with an argument, in a message that names it, what it is and what was expected."""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+def check_shapes(op: str, **arguments: tuple[Tensor | None, str]) -> dict[str, int]:
+    """Bind each axis name to its size: `check_shapes("op", q=(q, "B L H d_k"), …)["H"]`. One size a name, one device.
+
+    An argument that may be None has axes that begin with "?".
+    """
+    sizes: dict[str, int] = {}
+    origin: dict[str, str] = {}
+    device = None
+    for name, (x, axes) in arguments.items():
+        if x is None and axes.startswith("?"):
+            continue
+        axes = axes.removeprefix("?").strip()
+        if not isinstance(x, Tensor):
+            raise ValueError(f"{op}: {name} is a {type(x).__name__}, expected a tensor [{axes.replace(' ', ', ')}]")
+        if x.ndim != len(axes.split()):
+            raise ValueError(
+                f"{op}: {name} is {list(x.shape)}, expected {len(axes.split())} axes [{axes.replace(' ', ', ')}]"
+            )
+        device = device or (name, x.device)
+        if x.device != device[1]:
+            raise ValueError(f"{op}: {name} is on {x.device}, expected {device[1]}, where {device[0]} is")
+        for axis, size in zip(axes.split(), x.shape, strict=True):
+            if sizes.setdefault(axis, size) != size:
+                raise ValueError(
+                    f"{op}: {name} is {list(x.shape)}, expected [{axes.replace(' ', ', ')}]"
+                    f" with {axis} = {sizes[axis]}, as {origin[axis]} has"
+                )
+            origin.setdefault(axis, name)
+    return sizes
+
+
+def check_floats(op: str, **arguments: Tensor) -> torch.dtype:
+    """All of one floating-point dtype. Returns the dtype of gates, states and sums: see `accumulator`."""
+    first, like = next(iter(arguments.items()))
+    for name, x in arguments.items():
+        if x.dtype not in FLOATS:
+            raise ValueError(f"{op}: {name} is {x.dtype}, expected float32, bfloat16, float16 or float64")
+        if x.dtype != like.dtype:
+            raise ValueError(f"{op}: {name} is {x.dtype}, expected {like.dtype}, as {first} is")
+    return accumulator(like)
+
+
+def accumulator(x: Tensor) -> torch.dtype:
+    """float64 for float64, float32 for everything else."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def check_groups(op: str, H: int, H_v: int) -> None:
+    if H == 0 or H_v % H:
+        raise ValueError(f"{op}: v has {H_v} heads, expected a multiple of the {H} heads of q and k")
+
+
+def check_state(op: str, state: Tensor | None, axes: str, sizes: Mapping[str, int], like: Tensor) -> Tensor:
+    """The state, zero if None, after checks of shape, device and dtype. like: an input of the op."""
+    shape = [sizes[axis] for axis in axes.split()]
+    if state is None:
+        return like.new_zeros(shape, dtype=accumulator(like))
+    if list(state.shape) != shape:
+        raise ValueError(f"{op}: state is {list(state.shape)}, expected [{axes.replace(' ', ', ')}] = {shape}")
+    if state.device != like.device:
+        raise ValueError(f"{op}: state is on {state.device}, expected {like.device}, where the inputs are")
+    if state.dtype != accumulator(like):
+        raise ValueError(f"{op}: state is {state.dtype}, expected {accumulator(like)}; convert it with state.to(…)")
+    return state
+
+
+def check_cu_seqlens(op: str, cu_seqlens: Tensor | None, B: int, L: int) -> int:
+    """The number of sequences, N."""
+    if cu_seqlens is None:
+        return B
+    if cu_seqlens.ndim != 1 or cu_seqlens.dtype not in (torch.int32, torch.int64) or len(cu_seqlens) < 2:
+        raise ValueError(
+            f"{op}: cu_seqlens is {cu_seqlens.dtype} {list(cu_seqlens.shape)}, expected int32 or int64 [N + 1], N ≥ 1"
+        )
+    if B != 1:
+        raise ValueError(f"{op}: cu_seqlens packs sequences in one row, expected B = 1, got B = {B}")
+    if values_are_cheap(cu_seqlens):
+        ends = cu_seqlens.tolist()
+        if ends[0] != 0 or ends[-1] != L or ends != sorted(ends):
+            raise ValueError(f"{op}: cu_seqlens is {_short(ends)}, expected to rise from 0 to the row's length, {L}")
+    return len(cu_seqlens) - 1
+
+
+def check_log_alpha(op: str, log_alpha: Tensor) -> None:
+    if values_are_cheap(log_alpha) and not bool((log_alpha <= 0).all()):
+        worst = "NaN" if bool(log_alpha.isnan().any()) else f"{log_alpha.max().item():.4g}"
+        raise ValueError(f"{op}: log_alpha holds {worst}, expected values ≤ 0 (α = exp(log_alpha) is a decay)")
+
+
+def check_not_nan(op: str, name: str, x: Tensor) -> None:
+    if values_are_cheap(x) and bool(x.isnan().any()):
+        raise ValueError(f"{op}: {name} holds NaN")
+
+
+def check_no_grad(op: str, *tensors: Tensor) -> None:
+    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+        raise ValueError(f"{op} updates its state in place and has no gradient: call it under torch.no_grad()")
+
+
+def values_are_cheap(x: Tensor) -> bool:
+    """Values are looked at in eager mode on a CPU only: elsewhere that would wait for the device or break the graph."""
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def choose_backend(op: str, backends: Mapping[str, Callable], name: str, auto: str) -> Callable:
+    """The named backend, or the one `auto` stands for. A named backend runs or raises."""
+    if name == "auto":
+        name = auto
+    if name not in backends:
+        raise ValueError(f"{op}: backend is {name!r}, expected one of auto, {', '.join(backends)}")
+    return backends[name]
+
+
+def _short(values: list[int]) -> str:
+    return str(values) if len(values) <= 12 else f"[{', '.join(map(str, values[:6]))}, …, {values[-1]}]"

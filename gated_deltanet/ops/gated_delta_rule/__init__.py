@@ -1,0 +1,106 @@
+"""The gated delta rule, Eq. 10 of the paper."""
+
+import torch
+from torch import Tensor
+
+from .. import checks
+from ..library import operator
+from ..packing import each_sequence
+from . import chunkwise
+from .parallel import parallel
+from .reference import recurrence
+
+SCHEMA = (
+    "(Tensor q, Tensor k, Tensor v, Tensor log_alpha, Tensor beta, Tensor state, Tensor? cu_seqlens)"
+    " -> (Tensor, Tensor)"
+)
+
+
+def _fake(q, k, v, log_alpha, beta, state, cu_seqlens):
+    return torch.empty_like(v, memory_format=torch.contiguous_format), torch.empty_like(state)
+
+
+def _per_sequence(form):
+    return lambda *inputs: each_sequence(form, inputs[:5], *inputs[5:])
+
+
+BACKENDS = {
+    "reference": operator("gated_delta_rule_reference", SCHEMA, _per_sequence(recurrence), _fake),
+    "parallel": operator("gated_delta_rule_parallel", SCHEMA, _per_sequence(parallel), _fake),
+    "chunkwise": operator("gated_delta_rule_chunkwise", SCHEMA, chunkwise.forward, _fake, chunkwise.backward),
+}
+
+
+def gated_delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_alpha: Tensor | None,
+    beta: Tensor,
+    state: Tensor | None = None,
+    *,
+    cu_seqlens: Tensor | None = None,
+    backend: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """For each head and token,
+
+        S_t = α_t (I − β_t k_t k_tᵀ) S_{t−1} + β_t k_t v_tᵀ        o_t = S_tᵀ q_t
+
+    which is the paper's Eq. 10 with S transposed to [d_k, d_v].
+
+    q, k: [B, L, H, d_k]. v: [B, L, H_v, d_v], H_v a multiple of H; value head i reads key head i // (H_v / H).
+    log_alpha: [B, L, H_v], ≤ 0; −inf forgets everything; None is the delta rule (α = 1).
+    beta: [B, L, H_v], in [0, 1], or up to 2 for negative eigenvalues. Stable while β‖k‖² ≤ 2: use unit keys.
+    state: [N, H_v, d_k, d_v] before the first token, zero if None; float32, or float64 with float64 inputs.
+    cu_seqlens: [N + 1], packs N sequences in one row (B = 1). Without it N = B.
+    backend: "reference" (the recurrence), "parallel" (O(L²), for study), "chunkwise", or "auto".
+
+    Returns o: [B, L, H_v, d_v], in v's dtype, and the state after the last token of each sequence.
+    """
+    op = "gated_delta_rule"
+    sizes = checks.check_shapes(
+        op,
+        q=(q, "B L H d_k"),
+        k=(k, "B L H d_k"),
+        v=(v, "B L H_v d_v"),
+        log_alpha=(log_alpha, "? B L H_v"),
+        beta=(beta, "B L H_v"),
+    )
+    checks.check_groups(op, sizes["H"], sizes["H_v"])
+    dtype = checks.check_floats(op, q=q, k=k, v=v)
+    sizes["N"] = checks.check_cu_seqlens(op, cu_seqlens, sizes["B"], sizes["L"])
+    checks.check_not_nan(op, "beta", beta)
+    if log_alpha is None:
+        log_alpha = torch.zeros_like(beta, dtype=dtype)
+    checks.check_log_alpha(op, log_alpha)
+    state = checks.check_state(op, state, "N H_v d_k d_v", sizes, like=q)
+    form = checks.choose_backend(op, BACKENDS, backend, auto="chunkwise")
+    return form(q, k, v, log_alpha.to(dtype), beta.to(dtype), state, cu_seqlens)
+
+
+def gated_delta_rule_step_(
+    q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor | None, beta: Tensor, state: Tensor
+) -> Tensor:
+    """One token of decoding: updates `state` in place and returns o: [N, H_v, d_v]. No gradient.
+
+    q, k: [N, H, d_k], v: [N, H_v, d_v], log_alpha, beta: [N, H_v], state: [N, H_v, d_k, d_v], as in `gated_delta_rule`.
+    """
+    op = "gated_delta_rule_step_"
+    checks.check_no_grad(op, q, k, v, beta, state)
+    sizes = checks.check_shapes(
+        op,
+        q=(q, "N H d_k"),
+        k=(k, "N H d_k"),
+        v=(v, "N H_v d_v"),
+        log_alpha=(log_alpha, "? N H_v"),
+        beta=(beta, "N H_v"),
+    )
+    checks.check_groups(op, sizes["H"], sizes["H_v"])
+    checks.check_floats(op, q=q, k=k, v=v)
+    checks.check_state(op, state, "N H_v d_k d_v", sizes, like=q)
+    q, k = (x.to(state.dtype).repeat_interleave(v.shape[1] // x.shape[1], 1)[..., None, :] for x in (q, k))
+    if log_alpha is not None:
+        state *= log_alpha.to(state.dtype).exp()[..., None, None]
+    u = beta.to(state.dtype)[..., None, None] * (v.to(state.dtype)[..., None, :] - k @ state)
+    state += k.mT * u
+    return (q @ state).squeeze(-2).to(v.dtype)

@@ -1,0 +1,74 @@
+"""A plain torch function as one `torch.library` operator, differentiable by running it again."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def operator(name: str, schema: str, forward: Callable, fake: Callable, backward: Callable | None = None) -> Callable:
+    """Register `forward` as the operator `gdn::name` and return it.
+
+    schema: arguments and results, `"(Tensor q, Tensor? cu_seqlens) -> (Tensor, Tensor)"`.
+    fake: from the same arguments, empty tensors of the results' shapes and dtypes.
+    backward(grads, *inputs): the gradients of the floating-point inputs, in their order. Without it `forward`
+    is run again under `torch.func.vjp`. Nothing but the inputs is kept between forward and backward.
+    """
+    backward = backward or (lambda grads, *inputs: _recompute(forward, grads, inputs))
+    arguments = schema[schema.index("(") + 1 : schema.index(") ->")]
+
+    op = torch.library.custom_op(
+        f"gdn::{name}", lambda *inputs: _fresh(forward(*inputs), inputs), mutates_args=(), schema=schema
+    )
+    backward_op = torch.library.custom_op(
+        f"gdn::{name}_backward",
+        lambda grads, *inputs: list(_fresh(tuple(backward(grads, *inputs)), [*grads, *inputs])),
+        mutates_args=(),
+        schema=f"(Tensor[] grads, {arguments}) -> Tensor[]",
+    )
+    op.register_fake(fake)
+    backward_op.register_fake(lambda grads, *inputs: [torch.empty_like(x) for x in inputs if _is_float(x)])
+
+    def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
+        ctx.save_for_backward(*(x if isinstance(x, Tensor) else None for x in inputs))
+        ctx.others = [None if isinstance(x, Tensor) else x for x in inputs]
+
+    def gradients(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        inputs = [x if other is None else other for x, other in zip(ctx.saved_tensors, ctx.others, strict=True)]
+        of_floats = iter(backward_op(list(grads), *inputs))
+        return tuple(next(of_floats) if _is_float(x) else None for x in inputs)
+
+    op.register_autograd(gradients, setup_context=setup_context)
+    return op
+
+
+def _recompute(forward: Callable, grads: Sequence[Tensor], inputs: Sequence[Any]) -> Sequence[Tensor]:
+    floats = [i for i, x in enumerate(inputs) if _is_float(x)]
+
+    def of_floats(*values: Tensor) -> Any:
+        filled = list(inputs)
+        for i, value in zip(floats, values, strict=True):
+            filled[i] = value
+        return forward(*filled)
+
+    outputs, vjp = torch.func.vjp(of_floats, *(inputs[i] for i in floats))[:2]
+    return vjp(grads[0] if isinstance(outputs, Tensor) else tuple(grads))
+
+
+def _is_float(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.is_floating_point()
+
+
+def _fresh(outputs: Any, inputs: Sequence[Any]) -> Any:
+    """Contiguous outputs that share no memory with an input or with each other, as operators must return."""
+    if isinstance(outputs, Tensor):
+        return _fresh((outputs,), inputs)[0]
+    taken = {x.untyped_storage().data_ptr() for x in inputs if isinstance(x, Tensor)}
+    fresh = []
+    for x in outputs:
+        x = x.contiguous()
+        x = x.clone() if x.untyped_storage().data_ptr() in taken else x
+        taken.add(x.untyped_storage().data_ptr())
+        fresh.append(x)
+    return tuple(fresh)
