@@ -1,12 +1,24 @@
-"""The paper's update rules as pure functions on tensors. Each op is a folder: reference first, then its faster forms."""
+"""The paper's update rules as pure functions on tensors. Each op is a folder: the reference, then faster forms."""
 
 from importlib import import_module
 
+from .gated_delta_mix import gated_delta_mix, gated_delta_mix_step_
 from .gated_delta_rule import gated_delta_rule, gated_delta_rule_step_
+from .variants import delta_product, longhorn, signed_beta
 
-OPS = ("gated_delta_rule",)
+OPS = ("gated_delta_rule", "gated_delta_mix")
 
-__all__ = ["OPS", "backends", "gated_delta_rule", "gated_delta_rule_step_"]
+__all__ = [
+    "OPS",
+    "backends",
+    "delta_product",
+    "gated_delta_mix",
+    "gated_delta_mix_step_",
+    "gated_delta_rule",
+    "gated_delta_rule_step_",
+    "longhorn",
+    "signed_beta",
+]
 
 
 def backends() -> dict[str, dict[str, str | None]]:

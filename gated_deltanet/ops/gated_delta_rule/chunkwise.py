@@ -6,7 +6,10 @@ from torch import Tensor
 from .. import chunks
 from ..decay import decay_mask
 
-CHUNK = 64
+
+def chunk_size(d_k: int) -> int:
+    """About as long as keys are wide, 4 to 64: longer chunks cost more, and their triangular systems round worse."""
+    return min(max(1 << (d_k - 1).bit_length(), 4), 64)
 
 
 def segment(q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, beta: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
@@ -38,8 +41,8 @@ def segment(q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, beta: Tensor, S:
 
 
 def forward(q, k, v, log_alpha, beta, state, cu_seqlens):
-    return chunks.forward(segment, CHUNK, (q, k, v, log_alpha, beta), (), state, cu_seqlens, like=v)
+    return chunks.forward(segment, chunk_size(k.shape[-1]), (q, k, v, log_alpha, beta), (), state, cu_seqlens, like=v)
 
 
 def backward(grads, q, k, v, log_alpha, beta, state, cu_seqlens):
-    return chunks.backward(segment, CHUNK, grads, (q, k, v, log_alpha, beta), (), state, cu_seqlens)
+    return chunks.backward(segment, chunk_size(k.shape[-1]), grads, (q, k, v, log_alpha, beta), (), state, cu_seqlens)

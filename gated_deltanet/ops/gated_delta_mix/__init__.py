@@ -1,0 +1,70 @@
+"""The gated delta rule on what leaves a layer's projections: L2 norm, scale, gates and rule in one."""
+
+from torch import Tensor
+
+from .. import checks
+from ..gated_delta_rule import BACKENDS, gated_delta_rule, gated_delta_rule_step_
+from .reference import rule_inputs
+
+__all__ = ["BACKENDS", "gated_delta_mix", "gated_delta_mix_step_"]
+
+
+def gated_delta_mix(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    a: Tensor,
+    b: Tensor,
+    A_log: Tensor,
+    dt_bias: Tensor,
+    state: Tensor | None = None,
+    *,
+    beta_max: float = 1.0,
+    cu_seqlens: Tensor | None = None,
+    backend: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """`gated_delta_rule` of
+
+        q / ‖q‖ · d_k^−½     k / ‖k‖     v     log α = −exp(A_log) softplus(a + dt_bias)     β = beta_max · σ(b)
+
+    q, k: [B, L, H, d_k] and v: [B, L, H_v, d_v] as they leave the short convolutions.
+    a, b: [B, L, H_v], the raw projections of the gates. A_log, dt_bias: [H_v], float32.
+    beta_max: 2 allows negative eigenvalues. state, cu_seqlens, backend and the results: as in `gated_delta_rule`.
+    """
+    op = "gated_delta_mix"
+    checks.check_shapes(
+        op,
+        q=(q, "B L H d_k"),
+        k=(k, "B L H d_k"),
+        v=(v, "B L H_v d_v"),
+        a=(a, "B L H_v"),
+        b=(b, "B L H_v"),
+        A_log=(A_log, "H_v"),
+        dt_bias=(dt_bias, "H_v"),
+    )
+    dtype = checks.check_floats(op, q=q, k=k, v=v)
+    checks.check_not_nan(op, "a", a)
+    q, k, log_alpha, beta = rule_inputs(q, k, a, b, A_log, dt_bias, beta_max, dtype)
+    return gated_delta_rule(q, k, v, log_alpha, beta, state, cu_seqlens=cu_seqlens, backend=backend)
+
+
+def gated_delta_mix_step_(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    a: Tensor,
+    b: Tensor,
+    A_log: Tensor,
+    dt_bias: Tensor,
+    state: Tensor,
+    *,
+    beta_max: float = 1.0,
+) -> Tensor:
+    """One token of decoding: updates `state` in place and returns o: [N, H_v, d_v]. No gradient.
+
+    q, k: [N, H, d_k], v: [N, H_v, d_v], a, b: [N, H_v], state: [N, H_v, d_k, d_v], as in `gated_delta_mix`.
+    """
+    checks.check_no_grad("gated_delta_mix_step_", q, k, v, a, b, A_log, dt_bias, state)
+    dtype = checks.check_floats("gated_delta_mix_step_", q=q, k=k, v=v)
+    q, k, log_alpha, beta = rule_inputs(q, k, a, b, A_log, dt_bias, beta_max, dtype)
+    return gated_delta_rule_step_(q, k, v, log_alpha, beta, state)
