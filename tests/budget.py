@@ -4,45 +4,17 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
-ZERO = 1e-30  # root mean squares below this count as zero
+from gated_deltanet.bench.accuracy import cast, outputs_and_grads, relative_error
+
+__all__ = ["assert_within_budget", "cast", "outputs_and_grads", "relative_error"]
+
 HALF = (torch.bfloat16, torch.float16)
-Inputs = Mapping[str, Any]
 
 
-def cast(inputs: Inputs, dtype: torch.dtype) -> dict[str, Any]:
-    return {n: x.to(dtype) if x is not None and x.is_floating_point() else x for n, x in inputs.items()}
-
-
-def outputs_and_grads(form: Callable, inputs: Inputs) -> dict[str, Tensor]:
-    """Outputs by number, and the gradients, by input name, of a fixed random weighting of the outputs."""
-    leaves = {
-        n: x.detach().clone().requires_grad_() if x is not None and x.is_floating_point() else x
-        for n, x in inputs.items()
-    }
-    outputs = form(**leaves)
-    outputs = (outputs,) if isinstance(outputs, Tensor) else outputs
-    generator = torch.Generator().manual_seed(7)
-    weights = [torch.randn(o.shape, generator=generator).bfloat16().to(o.dtype) for o in outputs]
-    wanted = {n: x for n, x in leaves.items() if x is not None and x.requires_grad}
-    grads = torch.autograd.grad(outputs, list(wanted.values()), weights, materialize_grads=True)
-    results = {f"output {i}": o.detach() for i, o in enumerate(outputs)}
-    return results | {f"d{n}": g for n, g in zip(wanted, grads, strict=True)}
-
-
-def relative_error(x: Tensor, oracle: Tensor) -> float:
-    """Root mean square of the difference over that of the oracle."""
-    assert x.shape == oracle.shape
-    if not x.numel():
-        return 0.0
-    if not x.isfinite().all():
-        return float("inf")
-    scale = oracle.double().square().mean().sqrt().clamp(min=ZERO)
-    return float((x.double() - oracle.double()).square().mean().sqrt() / scale)
-
-
-def assert_within_budget(form: Callable, recurrence: Callable, inputs: Inputs, gates: Iterable[str] = ()) -> None:
+def assert_within_budget(
+    form: Callable, recurrence: Callable, inputs: Mapping[str, Any], gates: Iterable[str] = ()
+) -> None:
     """form and recurrence: the same op, called with `inputs` by name. gates: inputs whose gradients may err 10 ×.
 
     float64 inputs: 1e-12. float32: max(4 × the error of the float32 recurrence, 8 eps). Half: 4e-3, gradients 1e-2.

@@ -13,6 +13,8 @@ from importlib.metadata import version
 from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, OmitSubcommandPrefixes
 from tyro.extras import subcommand_cli_from_dict
 
+from gated_deltanet.cli.bench import Bench
+from gated_deltanet.cli.demo import Demo
 from gated_deltanet.cli.doctor import Doctor
 
 DESCRIPTION = """Train, evaluate, run and study Gated DeltaNet language models, on any machine.
@@ -20,7 +22,9 @@ DESCRIPTION = """Train, evaluate, run and study Gated DeltaNet language models, 
 gdn VERB --help explains a verb; gdn --version prints the version."""
 
 VERBS = {
+    "demo": Demo,
     "doctor": Doctor,
+    "bench": Bench,
 }
 
 

@@ -3,18 +3,22 @@
 import json
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 from rich.text import Text
+
+T = TypeVar("T")
 
 
 def print_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], notes: Iterable[str] = ()
 ) -> None:
     """Cells are printed as `str` gives them: brackets are text, not markup."""
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
@@ -23,6 +27,18 @@ def print_table(
     console.print(table)
     for note in notes:
         console.print(Text(note))
+
+
+def print_markdown(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    print(f"{title}\n")
+    for row in (columns, ["---"] * len(columns), *rows):
+        print("|", " | ".join(map(str, row)), "|")
+
+
+def tracked(items: Sequence[T], what: str) -> Iterable[T]:
+    """The items, with a bar on stderr that tells how far they are and how long the rest will take."""
+    console = Console(stderr=True)
+    return track(items, what, console=console, transient=True, disable=not console.is_terminal)
 
 
 def print_json(document: dict[str, Any]) -> None:

@@ -2,21 +2,47 @@
 
 from importlib import import_module
 
+from .attention import KVCache, attention, attention_step_
 from .gated_delta_mix import gated_delta_mix, gated_delta_mix_step_
 from .gated_delta_rule import gated_delta_rule, gated_delta_rule_step_
+from .gated_rms_norm import gated_rms_norm
+from .linear_attention import linear_attention, linear_attention_step_
+from .linear_cross_entropy import linear_cross_entropy
+from .selective_scan import selective_scan, selective_scan_step_
+from .short_conv import short_conv, short_conv_step_
 from .variants import delta_product, longhorn, signed_beta
 
-OPS = ("gated_delta_rule", "gated_delta_mix")
+OPS = (
+    "gated_delta_rule",
+    "gated_delta_mix",
+    "linear_attention",
+    "selective_scan",
+    "attention",
+    "short_conv",
+    "gated_rms_norm",
+    "linear_cross_entropy",
+)
 
 __all__ = [
     "OPS",
+    "KVCache",
+    "attention",
+    "attention_step_",
     "backends",
     "delta_product",
     "gated_delta_mix",
     "gated_delta_mix_step_",
     "gated_delta_rule",
     "gated_delta_rule_step_",
+    "gated_rms_norm",
+    "linear_attention",
+    "linear_attention_step_",
+    "linear_cross_entropy",
     "longhorn",
+    "selective_scan",
+    "selective_scan_step_",
+    "short_conv",
+    "short_conv_step_",
     "signed_beta",
 ]
 

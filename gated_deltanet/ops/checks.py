@@ -60,17 +60,27 @@ def check_groups(op: str, H: int, H_v: int) -> None:
         raise ValueError(f"{op}: v has {H_v} heads, expected a multiple of the {H} heads of q and k")
 
 
-def check_state(op: str, state: Tensor | None, axes: str, sizes: Mapping[str, int], like: Tensor) -> Tensor:
-    """The state, zero if None, after checks of shape, device and dtype. like: an input of the op."""
+def check_state(
+    op: str,
+    state: Tensor | None,
+    axes: str,
+    sizes: Mapping[str, int],
+    like: Tensor,
+    *,
+    name: str = "state",
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """The state, zero if None, after checks of shape, device and dtype (None: `accumulator`). like: an input."""
     shape = [sizes[axis] for axis in axes.split()]
+    dtype = dtype or accumulator(like)
     if state is None:
-        return like.new_zeros(shape, dtype=accumulator(like))
+        return like.new_zeros(shape, dtype=dtype)
     if list(state.shape) != shape:
-        raise ValueError(f"{op}: state is {list(state.shape)}, expected [{axes.replace(' ', ', ')}] = {shape}")
+        raise ValueError(f"{op}: {name} is {list(state.shape)}, expected [{axes.replace(' ', ', ')}] = {shape}")
     if state.device != like.device:
-        raise ValueError(f"{op}: state is on {state.device}, expected {like.device}, where the inputs are")
-    if state.dtype != accumulator(like):
-        raise ValueError(f"{op}: state is {state.dtype}, expected {accumulator(like)}; convert it with state.to(…)")
+        raise ValueError(f"{op}: {name} is on {state.device}, expected {like.device}, where the inputs are")
+    if state.dtype != dtype:
+        raise ValueError(f"{op}: {name} is {state.dtype}, expected {dtype}; convert it with {name}.to(…)")
     return state
 
 
@@ -83,7 +93,7 @@ def check_cu_seqlens(op: str, cu_seqlens: Tensor | None, B: int, L: int) -> int:
             f"{op}: cu_seqlens is {cu_seqlens.dtype} {list(cu_seqlens.shape)}, expected int32 or int64 [N + 1], N ≥ 1"
         )
     if B != 1:
-        raise ValueError(f"{op}: cu_seqlens packs sequences in one row, expected B = 1, got B = {B}")
+        raise ValueError(f"{op}: cu_seqlens packs sequences in one row, but the batch has {B} rows")
     if values_are_cheap(cu_seqlens):
         ends = cu_seqlens.tolist()
         if ends[0] != 0 or ends[-1] != L or ends != sorted(ends):
@@ -102,8 +112,8 @@ def check_not_nan(op: str, name: str, x: Tensor) -> None:
         raise ValueError(f"{op}: {name} holds NaN")
 
 
-def check_no_grad(op: str, *tensors: Tensor) -> None:
-    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+def check_no_grad(op: str, *tensors: Tensor | None) -> None:
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
         raise ValueError(f"{op} updates its state in place and has no gradient: call it under torch.no_grad()")
 
 

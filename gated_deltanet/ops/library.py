@@ -28,7 +28,7 @@ def operator(name: str, schema: str, forward: Callable, fake: Callable, backward
         schema=f"(Tensor[] grads, {arguments}) -> Tensor[]",
     )
     op.register_fake(fake)
-    backward_op.register_fake(lambda grads, *inputs: [torch.empty_like(x) for x in inputs if _is_float(x)])
+    backward_op.register_fake(lambda grads, *inputs: [empty_contiguous(x) for x in inputs if _is_float(x)])
 
     def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
         ctx.save_for_backward(*(x if isinstance(x, Tensor) else None for x in inputs))
@@ -54,6 +54,11 @@ def _recompute(forward: Callable, grads: Sequence[Tensor], inputs: Sequence[Any]
 
     outputs, vjp = torch.func.vjp(of_floats, *(inputs[i] for i in floats))[:2]
     return vjp(grads[0] if isinstance(outputs, Tensor) else tuple(grads))
+
+
+def empty_contiguous(x: Tensor) -> Tensor:
+    """What operators return, whatever the strides of their inputs: for `fake`."""
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 def _is_float(x: Any) -> bool:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from .. import checks
-from ..library import operator
+from ..library import empty_contiguous, operator
 from ..packing import each_sequence
 from . import chunkwise
 from .parallel import parallel
@@ -17,7 +17,7 @@ SCHEMA = (
 
 
 def _fake(q, k, v, log_alpha, beta, state, cu_seqlens):
-    return torch.empty_like(v, memory_format=torch.contiguous_format), torch.empty_like(state)
+    return empty_contiguous(v), empty_contiguous(state)
 
 
 def _per_sequence(form):
@@ -86,7 +86,7 @@ def gated_delta_rule_step_(
     q, k: [N, H, d_k], v: [N, H_v, d_v], log_alpha, beta: [N, H_v], state: [N, H_v, d_k, d_v], as in `gated_delta_rule`.
     """
     op = "gated_delta_rule_step_"
-    checks.check_no_grad(op, q, k, v, beta, state)
+    checks.check_no_grad(op, q, k, v, log_alpha, beta, state)
     sizes = checks.check_shapes(
         op,
         q=(q, "N H d_k"),

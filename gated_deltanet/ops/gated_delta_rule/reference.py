@@ -17,9 +17,10 @@ def recurrence(q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, beta: Tensor,
 
     q, k: [B, L, H, d_k], v: [B, L, H_v, d_v], log_alpha, beta: [B, L, H_v], S: [B, H_v, d_k, d_v].
     """
-    q, k = (x.to(S.dtype).repeat_interleave(v.shape[2] // x.shape[2], 2) for x in (q, k))
+    q, k = (x.repeat_interleave(v.shape[2] // x.shape[2], 2) for x in (q, k))
     o = []
-    for t in range(v.shape[1]):
-        o_t, S = step(q[:, t], k[:, t], v[:, t].to(S.dtype), log_alpha[:, t], beta[:, t], S)
+    tokens = zip(*(x.to(S.dtype).unbind(1) for x in (q, k, v, log_alpha, beta)), strict=True)
+    for q_t, k_t, v_t, log_alpha_t, beta_t in tokens:
+        o_t, S = step(q_t, k_t, v_t, log_alpha_t, beta_t, S)
         o.append(o_t)
     return torch.stack(o, 1).to(v.dtype) if o else torch.zeros_like(v), S

@@ -1,0 +1,55 @@
+"""`gdn bench`: what was measured, on this machine, now."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from tyro.conf import Suppress
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Measure how far every form of every op is from its float64 reference.
+
+    Relative root-mean-square errors of output, state and worst gradient, in float32 and bfloat16.
+
+    Example: gdn bench accuracy --length 256
+    """
+
+    length: int = 512
+    """Tokens in the sequence."""
+    json: bool = False
+    """Print one JSON document instead of a table."""
+    markdown: bool = False
+    """Print a Markdown table, as in docs/derivation.md."""
+
+    def run(self) -> None:
+        from gated_deltanet.bench import accuracy, machine
+        from gated_deltanet.cli.report import print_json, print_markdown, print_table, tracked
+
+        if self.length < 1:
+            raise ValueError(f"--length is {self.length}, expected at least 1")
+        rows = [accuracy.row(*measurement) for measurement in tracked(accuracy.measurements(self.length), "measuring")]
+        if self.json:
+            return print_json({"machine": machine.describe(), "length": self.length, "rows": rows})
+        columns = ["op", "form", "dtype", "output", "state", "gradient"]
+        show = print_markdown if self.markdown else print_table
+        show(f"Relative RMS error against float64, L = {self.length}", columns, [cells(row) for row in rows])
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    names, numbers = list(row.values())[:3], (row["output"], row["state"], row["worst_gradient"])
+    return [*names, *("" if x is None else f"{x:.1e}" for x in numbers)]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Measure this machine.
+
+    Example: gdn bench accuracy
+    """
+
+    verb: Accuracy | Annotated[None, Suppress]
+
+    def run(self) -> None:
+        if self.verb is not None:
+            self.verb.run()

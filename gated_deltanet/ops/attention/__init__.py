@@ -1,0 +1,118 @@
+"""Causal softmax attention: full, or over a sliding window (the SWA layers of the hybrids)."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .. import checks
+from ..library import operator
+from . import reference, sdpa
+from .cache import KVCache, append
+
+SCHEMA = (
+    "(Tensor q, Tensor k, Tensor v, Tensor k_cache, Tensor v_cache, Tensor length, Tensor? cu_seqlens, int? window)"
+    " -> Tensor"
+)
+
+
+def _fake(q, k, v, k_cache, v_cache, length, cu_seqlens, window):
+    return q.new_empty(*q.shape[:3], v.shape[-1])
+
+
+in_blocks = operator("attention_sdpa", SCHEMA, sdpa.forward, _fake, sdpa.backward)
+
+
+def _sdpa(q, k, v, k_cache, v_cache, length, cu_seqlens, window):
+    """Where every token sees all before it, torch's kernel needs no blocks, and keeps what its backward wants."""
+    L = q.shape[1]
+    if cu_seqlens is None and k_cache.shape[1] == 0 and L > 0 and (window is None or window >= L):
+        return sdpa.attend(q, k, v, window=None)
+    return in_blocks(q, k, v, k_cache, v_cache, length, cu_seqlens, window)
+
+
+BACKENDS = {"reference": operator("attention_reference", SCHEMA, reference.forward, _fake), "sdpa": _sdpa}
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cache: KVCache | None = None,
+    *,
+    window: int | None = None,
+    cu_seqlens: Tensor | None = None,
+    backend: str = "auto",
+) -> tuple[Tensor, KVCache]:
+    """For each head and token,
+
+        o_t = Σ_s softmax_s(q_tᵀ k_s / √d) v_s        over the tokens s ≤ t, or t − window < s ≤ t
+
+    q: [B, L, H, d], positions already applied. k: [B, L, H_kv, d], v: [B, L, H_kv, d_v], H a multiple of H_kv;
+    query head i reads key head i // (H / H_kv).
+    cache: keys and values of the tokens before, of the same `window`, as an earlier call returned it; None: no such
+    tokens. Each sequence may have its own length. Gradients flow into it.
+    window: the number of tokens seen, the own one included. None: all.
+    cu_seqlens: [N + 1], packs N sequences in one row (B = 1). Without it N = B.
+    backend: "reference" (all scores), "sdpa" (torch's fused kernel on blocks), or "auto".
+
+    Returns o: [B, L, H, d_v], in v's dtype, and a new cache (`KVCache` says what it holds); the old one is not changed.
+    """
+    op = "attention"
+    sizes = checks.check_shapes(op, q=(q, "B L H d"), k=(k, "B L H_kv d"), v=(v, "B L H_kv d_v"))
+    sizes["N"] = checks.check_cu_seqlens(op, cu_seqlens, sizes["B"], sizes["L"])
+    _check(op, q, k, v, cache, window, sizes)
+    if cache is None:
+        length = torch.zeros(sizes["N"], dtype=torch.int64, device=q.device)
+        k_cache, v_cache = (x.new_zeros(sizes["N"], 0, *x.shape[2:]) for x in (k, v))
+        cache = KVCache(k_cache, v_cache, length)
+    form = checks.choose_backend(op, BACKENDS, backend, auto="sdpa")
+    return form(q, k, v, *cache, cu_seqlens, window), append(cache, k, v, cu_seqlens, window)
+
+
+def attention_step_(
+    q: Tensor, k: Tensor, v: Tensor, cache: KVCache, *, window: int | None = None
+) -> tuple[Tensor, KVCache]:
+    """One token of decoding: writes it into the cache in place, and returns o: [N, H, d_v] and the cache. No gradient.
+
+    q: [N, H, d], k: [N, H_kv, d], v: [N, H_kv, d_v], as in `attention`. With a window the returned cache is the given
+    one. Without one its buffers are new, and twice as large, each time they were full.
+    """
+    op = "attention_step_"
+    sizes = checks.check_shapes(op, q=(q, "N H d"), k=(k, "N H_kv d"), v=(v, "N H_kv d_v"))
+    _check(op, q, k, v, cache, window, sizes)
+    checks.check_no_grad(op, q, k, v, cache.k, cache.v)
+    length, W = cache.length, cache.k.shape[1]
+    look = window is None or checks.values_are_cheap(length)
+    used = max(length.tolist(), default=0) + 1 if look else W
+    if window is None and used > W:
+        more = (0, 0, 0, 0, 0, max(1, W))
+        cache = KVCache(F.pad(cache.k, more), F.pad(cache.v, more), length)
+        W = cache.k.shape[1]
+
+    slot, sequence = length % W, torch.arange(len(length), device=q.device)
+    cache.k[sequence, slot], cache.v[sequence, slot] = k, v
+    length += 1
+    keys, values = (x[:, : min(used, W)].transpose(1, 2) for x in cache[:2])
+    seen = torch.arange(keys.shape[2], device=q.device) < length[:, None, None, None]
+    q = q.unflatten(1, (sizes["H_kv"], -1))  # the query heads of one key head are its queries
+    return F.scaled_dot_product_attention(q, keys, values, seen, scale=sizes["d"] ** -0.5).flatten(1, 2), cache
+
+
+def _check(op: str, q: Tensor, k: Tensor, v: Tensor, cache: KVCache | None, window: int | None, sizes: dict) -> None:
+    H, H_kv = sizes["H"], sizes["H_kv"]
+    if H_kv == 0 or H % H_kv:
+        raise ValueError(f"{op}: q has {H} heads, expected a multiple of the {H_kv} heads of k and v")
+    if window is not None and window < 1:
+        raise ValueError(f"{op}: window is {window}, expected at least 1, or None for all tokens")
+    checks.check_floats(op, q=q, k=k, v=v)
+    if cache is None:
+        return
+    sizes = sizes | {"window": window, "capacity": cache.k.shape[1] if cache.k.ndim == 4 else 0}
+    W = "capacity" if window is None else "window"
+    checks.check_state(op, cache.k, f"N {W} H_kv d", sizes, like=k, name="cache.k", dtype=k.dtype)
+    checks.check_state(op, cache.v, f"N {W} H_kv d_v", sizes, like=v, name="cache.v", dtype=v.dtype)
+    checks.check_state(op, cache.length, "N", sizes, like=q, name="cache.length", dtype=torch.int64)
+    if window is None and checks.values_are_cheap(cache.length):
+        longest, slots = max(cache.length.tolist(), default=0), cache.k.shape[1]
+        if longest > slots:
+            raise ValueError(f"{op}: cache.length is up to {longest}, expected at most cache.k's {slots} slots")

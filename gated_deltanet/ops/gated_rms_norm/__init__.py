@@ -1,0 +1,40 @@
+"""The gated RMS norm behind the token mixer (section 3.4)."""
+
+from torch import Tensor
+
+from .. import checks
+from ..library import empty_contiguous, operator
+from . import blocked, reference
+
+SCHEMA = "(Tensor x, Tensor? gate, Tensor weight, float eps) -> Tensor"
+
+
+def _fake(x, gate, weight, eps):
+    return empty_contiguous(x)
+
+
+BACKENDS = {
+    "reference": operator("gated_rms_norm_reference", SCHEMA, reference.forward, _fake),
+    "blocked": operator("gated_rms_norm_blocked", SCHEMA, blocked.forward, _fake, blocked.backward),
+}
+
+
+def gated_rms_norm(
+    x: Tensor, gate: Tensor | None, weight: Tensor, *, eps: float = 1e-5, backend: str = "auto"
+) -> Tensor:
+    """Over the last axis,
+
+        y = x / √(mean(x²) + eps) · weight · silu(gate)
+
+    x: [..., d]. gate: [..., d], or None for the plain RMS norm. weight: [d], of any floating-point dtype.
+    backend: "reference", "blocked" (blocks of rows, with its own gradient), or "auto".
+
+    Returns y: [..., d], in x's dtype; inside everything is float32 (float64 with float64 inputs).
+    """
+    op = "gated_rms_norm"
+    axes = " ".join([f"x{i}" for i in range(x.ndim - 1)] + ["d"])
+    checks.check_shapes(op, x=(x, axes), gate=(gate, f"? {axes}"), weight=(weight, "d"))
+    checks.check_floats(op, x=x, **({} if gate is None else {"gate": gate}))
+    checks.check_floats(op, weight=weight)
+    form = checks.choose_backend(op, BACKENDS, backend, auto="blocked")
+    return form(x, gate, weight, eps)

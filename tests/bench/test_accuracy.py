@@ -1,0 +1,34 @@
+import pytest
+import torch
+
+from gated_deltanet.bench import accuracy, forms
+from gated_deltanet.bench.cases import every_op
+
+
+def test_relative_error_is_zero_for_equal_and_one_for_nothing():
+    x = torch.tensor([3.0, -4.0])
+    assert accuracy.relative_error(x, x) == 0
+    assert accuracy.relative_error(torch.zeros(2), x) == 1
+    assert accuracy.relative_error(torch.zeros(0), torch.zeros(0)) == 0
+    assert accuracy.relative_error(torch.tensor([torch.nan, 1]), x) == float("inf")
+    with pytest.raises(ValueError, match=r"x is \[1\], expected \[2\]"):
+        accuracy.relative_error(torch.zeros(1), x)
+
+
+def test_every_op_and_form_is_measured_and_within_reach():
+    rows = [accuracy.row(*measurement) for measurement in accuracy.measurements(L=20)]
+    assert {row["op"].partition(",")[0] for row in rows} == set(accuracy.ops.backends())
+    for row in rows:
+        assert row["output"] < (4e-3 if row["dtype"] == "bfloat16" else 1e-6), row
+        assert row["worst_gradient"] < (1e-2 if row["dtype"] == "bfloat16" else 2e-6), row
+
+
+def test_cases_are_the_same_every_time():
+    for a, b in zip(every_op(L=9), every_op(L=9), strict=True):
+        assert all(x is None or torch.equal(x, b.inputs[n]) for n, x in a.inputs.items())
+
+
+def test_forms_are_measured_side_by_side():
+    rows = forms.measure(L=8, H=1, d=4, rounds=1)
+    assert [row["form"] for row in rows] == ["reference", "parallel", "chunkwise"]
+    assert all(row["forward_us"] > 0 and row["output_error"] < 1e-6 for row in rows)
