@@ -28,6 +28,8 @@ class Accuracy:
 
         if self.length < 1:
             raise ValueError(f"--length is {self.length}, expected at least 1")
+        if self.json and self.markdown:
+            raise ValueError("--json and --markdown exclude each other")
         rows = [accuracy.row(*measurement) for measurement in tracked(accuracy.measurements(self.length), "measuring")]
         if self.json:
             return print_json({"machine": machine.describe(), "length": self.length, "rows": rows})

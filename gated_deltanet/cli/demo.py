@@ -32,7 +32,8 @@ class Demo:
 
 NEXT = [
     "The forms are one function: they differ by rounding only. chunkwise is the one to train with.",
-    "Next: gdn doctor, gdn bench accuracy, and the code itself, from ops/gated_delta_rule/reference.py on.",
+    "Next: . .venv/bin/activate, then gdn doctor or gdn bench accuracy;",
+    "or read the code, from gated_deltanet/ops/gated_delta_rule/reference.py on.",
 ]
 
 

@@ -1,6 +1,7 @@
 """What is wrong with an argument, in a message that names it, what it is and what was expected."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,6 +56,17 @@ def accumulator(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
+def check_gates(op: str, **arguments: Tensor | None) -> None:
+    """Floating point of any width, and no NaN where that is cheap to see."""
+    for name, x in arguments.items():
+        if x is None:
+            continue
+        if x.dtype not in FLOATS:
+            raise ValueError(f"{op}: {name} is {x.dtype}, expected float32, bfloat16, float16 or float64")
+        if values_are_cheap(x) and bool(x.isnan().any()):
+            raise ValueError(f"{op}: {name} holds NaN, expected numbers")
+
+
 def check_groups(op: str, H: int, H_v: int) -> None:
     if H == 0 or H_v % H:
         raise ValueError(f"{op}: v has {H_v} heads, expected a multiple of the {H} heads of q and k")
@@ -75,6 +87,8 @@ def check_state(
     dtype = dtype or accumulator(like)
     if state is None:
         return like.new_zeros(shape, dtype=dtype)
+    if not isinstance(state, Tensor):
+        raise ValueError(f"{op}: {name} is a {type(state).__name__}, expected a tensor {shape}")
     if list(state.shape) != shape:
         raise ValueError(f"{op}: {name} is {list(state.shape)}, expected [{axes.replace(' ', ', ')}] = {shape}")
     if state.device != like.device:
@@ -84,10 +98,25 @@ def check_state(
     return state
 
 
-def check_cu_seqlens(op: str, cu_seqlens: Tensor | None, B: int, L: int) -> int:
-    """The number of sequences, N."""
+def check_step_state(
+    op: str, state: Tensor, axes: str, sizes: Mapping[str, int], like: Tensor, **expected: Any
+) -> None:
+    """The state of a step, which is updated in place and so must be there. expected: as in `check_state`."""
+    if state is None:
+        shape = [sizes[axis] for axis in axes.split()]
+        raise ValueError(f"{op}: {expected.get('name', 'state')} is None, expected a tensor {shape} to update in place")
+    check_state(op, state, axes, sizes, like, **expected)
+
+
+def check_cu_seqlens(op: str, cu_seqlens: Tensor | None, like: Tensor) -> int:
+    """The number of sequences, N. like: an input of the op, [B, L, …]."""
+    B, L = like.shape[:2]
     if cu_seqlens is None:
         return B
+    if not isinstance(cu_seqlens, Tensor):
+        raise ValueError(f"{op}: cu_seqlens is a {type(cu_seqlens).__name__}, expected an int64 tensor [N + 1]")
+    if cu_seqlens.device not in (like.device, torch.device("cpu")):
+        raise ValueError(f"{op}: cu_seqlens is on {cu_seqlens.device}, expected {like.device}, where the inputs are")
     if cu_seqlens.ndim != 1 or cu_seqlens.dtype not in (torch.int32, torch.int64) or len(cu_seqlens) < 2:
         raise ValueError(
             f"{op}: cu_seqlens is {cu_seqlens.dtype} {list(cu_seqlens.shape)}, expected int32 or int64 [N + 1], N ≥ 1"
@@ -102,14 +131,10 @@ def check_cu_seqlens(op: str, cu_seqlens: Tensor | None, B: int, L: int) -> int:
 
 
 def check_log_alpha(op: str, log_alpha: Tensor) -> None:
+    check_gates(op, log_alpha=log_alpha)
     if values_are_cheap(log_alpha) and not bool((log_alpha <= 0).all()):
-        worst = "NaN" if bool(log_alpha.isnan().any()) else f"{log_alpha.max().item():.4g}"
-        raise ValueError(f"{op}: log_alpha holds {worst}, expected values ≤ 0 (α = exp(log_alpha) is a decay)")
-
-
-def check_not_nan(op: str, name: str, x: Tensor) -> None:
-    if values_are_cheap(x) and bool(x.isnan().any()):
-        raise ValueError(f"{op}: {name} holds NaN")
+        most = log_alpha.max().item()
+        raise ValueError(f"{op}: log_alpha holds {most:.4g}, expected values ≤ 0 (α = exp(log_alpha) is a decay)")
 
 
 def check_no_grad(op: str, *tensors: Tensor | None) -> None:

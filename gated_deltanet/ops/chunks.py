@@ -43,9 +43,8 @@ def lay_out(lengths: Tensor, C: int, device: torch.device) -> Layout:
     """lengths: [N] int64 on the CPU."""
     order = lengths.argsort(descending=True, stable=True)
     n_chunks = (lengths + C - 1).div(C, rounding_mode="floor")
-    active = (n_chunks[:, None] > torch.arange(int(n_chunks.max()) if len(n_chunks) else 0)).sum(0)
-    starts = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)[:-1]])
-    offset = torch.arange(int(lengths.sum())) - starts.repeat_interleave(lengths)
+    active = (len(lengths) - torch.bincount(n_chunks).cumsum(0))[:-1]
+    offset = torch.arange(int(lengths.sum())) - (lengths.cumsum(0) - lengths).repeat_interleave(lengths)
     rank = order.argsort().repeat_interleave(lengths)
     j = offset // C
     chunk = (active.cumsum(0) - active)[j] + rank
@@ -72,7 +71,7 @@ def segments(layout: Layout, heads: int) -> Iterator[Segment]:
     while j < len(layout.active):
         N = layout.active[j]
         run = layout.active.count(N)
-        for start in range(0, run, step := max(1, limit // (N * heads))):
+        for start in range(0, run, step := max(1, limit // max(1, N * heads))):
             n = min(step, run - start)
             yield Segment(first, n, N)
             first += n * N

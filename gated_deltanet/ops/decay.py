@@ -10,11 +10,9 @@ def segment_sums(x: Tensor) -> Tensor:
     Each entry is a sum of its own terms. Differences of one cumulative sum would cancel after a strong decay
     and give NaN at −inf; and the gradient of these sums is a sum over rectangles, which does not cancel either.
     """
-    i, j = torch.tril_indices(x.shape[-1], x.shape[-1], device=x.device).unbind()
-    below = torch.zeros(x.shape[-1], x.shape[-1], dtype=torch.bool, device=x.device)
-    below[i, j] = i > j
-    sums = torch.where(below, x[..., :, None], 0).cumsum(-2)
-    return torch.where(below | torch.eye(x.shape[-1], dtype=torch.bool, device=x.device), sums, -torch.inf)
+    lower = torch.ones(x.shape[-1], x.shape[-1], dtype=torch.bool, device=x.device).tril()
+    sums = torch.where(lower.tril(-1), x[..., :, None], 0).cumsum(-2)
+    return torch.where(lower, sums, -torch.inf)
 
 
 def decay_mask(log_alpha: Tensor) -> Tensor:

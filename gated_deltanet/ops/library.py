@@ -1,10 +1,14 @@
 """A plain torch function as one `torch.library` operator, differentiable by running it again."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def operator(name: str, schema: str, forward: Callable, fake: Callable, backward: Callable | None = None) -> Callable:
@@ -18,6 +22,7 @@ def operator(name: str, schema: str, forward: Callable, fake: Callable, backward
     backward = backward or (lambda grads, *inputs: _recompute(forward, grads, inputs))
     arguments = schema[schema.index("(") + 1 : schema.index(") ->")]
 
+    forward, backward = without_autocast(forward), without_autocast(backward)
     op = torch.library.custom_op(
         f"gdn::{name}", lambda *inputs: _fresh(forward(*inputs), inputs), mutates_args=(), schema=schema
     )
@@ -39,8 +44,24 @@ def operator(name: str, schema: str, forward: Callable, fake: Callable, backward
         of_floats = iter(backward_op(list(grads), *inputs))
         return tuple(next(of_floats) if _is_float(x) else None for x in inputs)
 
+    def no_second_derivative(ctx: Any, *grads: Tensor) -> None:
+        raise RuntimeError(f"gdn::{name} can be differentiated once, not twice")
+
     op.register_autograd(gradients, setup_context=setup_context)
+    backward_op.register_autograd(no_second_derivative)
     return op
+
+
+def without_autocast(function: Callable[P, R]) -> Callable[P, R]:
+    """The same function in the dtypes of its arguments: autocast is for projections, not for sums of states."""
+
+    @wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        device = next((x.device for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), torch.device("cpu"))
+        with torch.autocast(device.type, enabled=False):
+            return function(*args, **kwargs)
+
+    return run
 
 
 def _recompute(forward: Callable, grads: Sequence[Tensor], inputs: Sequence[Any]) -> Sequence[Tensor]:

@@ -23,6 +23,9 @@ def longhorn(
     """
     checks.check_shapes("longhorn", k=(k, "B L H d_k"), v=(v, "B L H_v d_v"), beta=(beta, "B L H_v"))
     checks.check_groups("longhorn", k.shape[2], v.shape[2])
+    checks.check_gates("longhorn", beta=beta, k=k)
+    if checks.values_are_cheap(beta) and bool((beta < 0).any()):
+        raise ValueError(f"longhorn: beta holds {beta.min().item():.4g}, expected values ≥ 0")
     beta = beta.to(checks.accumulator(k))
     length2 = k.to(beta.dtype).square().sum(-1).repeat_interleave(v.shape[2] // k.shape[2], 2)
     epsilon = beta / (1 + beta * length2)
@@ -53,6 +56,7 @@ def delta_product(
         log_alpha=(log_alpha, "? B L H_v"),
         beta=(beta, "B L n_h H_v"),
     )
+    checks.check_cu_seqlens("delta_product", cu_seqlens, q)
     n_h = sizes["n_h"]
     if log_alpha is not None:
         log_alpha = torch.cat([log_alpha[:, :, None], log_alpha.new_zeros(beta[:, :, 1:].shape)], 2).flatten(1, 2)

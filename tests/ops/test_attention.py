@@ -210,7 +210,7 @@ def test_any_shape_and_cache_agrees_with_the_reference(B, L, H_kv, group, d, d_v
         ({"k": torch.zeros(2, 50, 2, 9)}, r"k is .* with d = 8, as q has"),
         ({"q": torch.zeros(2, 50, 5, 8)}, "q has 5 heads, expected a multiple of the 2 heads of k and v"),
         ({"v": torch.zeros(2, 50, 2, 12).half()}, "v is torch.float16, expected torch.float32, as q is"),
-        ({"window": 0}, "window is 0, expected at least 1, or None"),
+        ({"window": 0}, "window is 0, expected a whole number, at least 1"),
         ({"window": 5, "W": 4}, r"cache.k is \[2, 4, 2, 8\], expected \[N, window, H_kv, d\] = \[2, 5, 2, 8\]"),
         ({"W": 4, "length": [4, 5]}, "cache.length is up to 5, expected at most cache.k's 4 slots"),
         ({"W": 4, "length": [4.0, 4.0]}, "cache.length is torch.float32, expected torch.int64"),

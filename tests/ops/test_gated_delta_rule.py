@@ -86,6 +86,18 @@ def test_correlated_keys_are_within_budget(form):
     assert_within_budget(partial(gated_delta_rule, backend=form), reference, inputs, GATES)
 
 
+@pytest.mark.parametrize(("share", "factor"), [(0, 4), (4, 8), (40, 8)])
+def test_repeated_reflections_are_the_worst_case_of_chunks(share, factor):
+    """The figures of docs/derivation.md, "Where chunks round worse than the recurrence"."""
+    inputs = random_inputs(B=1, L=200, H_v=2, d_k=128, d_v=16)
+    inputs["k"] = normalize(inputs["k"] + share * inputs["k"][:, :1], dim=-1)
+    inputs["beta"].fill_(2.0)
+    oracle = reference(**cast(inputs, torch.float64))[0]
+    plain, chunked = (relative_error(form(**inputs)[0], oracle) for form in (reference, gated_delta_rule))
+    print(f"share {share}: recurrence {plain:.1e}, chunks {chunked:.1e}, {chunked / plain:.1f} times")
+    assert chunked < factor * plain
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_no_log_alpha_is_the_delta_rule(form):
     inputs = random_inputs(L=100) | {"log_alpha": None}

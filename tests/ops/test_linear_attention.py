@@ -208,7 +208,10 @@ def test_any_packing_agrees_with_the_recurrence(decay, lengths):
         ({"v": torch.zeros(2, 50, 5, 12)}, "v has 5 heads, expected a multiple of the 2"),
         ({"v": torch.zeros(2, 50, 6, 12, dtype=torch.bfloat16)}, "v is torch.bfloat16, expected torch.float32, as q"),
         ({"log_alpha": -0.5}, r"log_alpha is a float, expected a tensor"),
-        ({"log_alpha": torch.zeros(50, 6)}, r"log_alpha is \[50, 6\], expected \[H_v\] or \[B, L, H_v\] or \[B, L, H"),
+        (
+            {"log_alpha": torch.zeros(50, 6)},
+            r"log_alpha is \[50, 6\], expected a tensor \[H_v\] or \[B, L, H_v\] or \[B, L, H",
+        ),
         ({"log_alpha": torch.zeros(2)}, r"log_alpha is \[2\], expected \[H_v\] with H_v = 6, as v has"),
         ({"log_alpha": torch.zeros(2, 50, 6, 12)}, "log_alpha is .* with d_k = 8, as q has"),
         ({"log_alpha": torch.full((6,), 0.5)}, "log_alpha holds 0.5, expected values ≤ 0"),

@@ -142,3 +142,12 @@ def test_bad_input_is_named(change, message):
 def test_operator_passes_torch_opcheck(backend):
     x, weight, targets = random_inputs(20, V=5, d=3).values()
     torch.library.opcheck(BACKENDS[backend], (x.requires_grad_(), weight.requires_grad_(), targets, -100))
+
+
+def test_float16_neither_overflows_nor_underflows():
+    normal = partial(torch.randn, generator=torch.Generator().manual_seed(0))
+    inputs = {"x": normal(4096, 16).half(), "weight": normal(500, 16).half()}
+    inputs["targets"] = torch.arange(4096) % 500
+    assert_within_budget(linear_cross_entropy, reference, inputs)  # the mean's gradients are below half's least number
+    large = linear_cross_entropy(inputs["x"] * 100, inputs["weight"] * 1000, inputs["targets"])
+    assert large.isfinite()

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import checks
-from ..library import operator
+from ..library import operator, without_autocast
 from . import reference, sdpa
 from .cache import KVCache, append
 
@@ -19,6 +19,7 @@ def _fake(q, k, v, k_cache, v_cache, length, cu_seqlens, window):
     return q.new_empty(*q.shape[:3], v.shape[-1])
 
 
+whole = without_autocast(sdpa.attend)
 in_blocks = operator("attention_sdpa", SCHEMA, sdpa.forward, _fake, sdpa.backward)
 
 
@@ -26,7 +27,7 @@ def _sdpa(q, k, v, k_cache, v_cache, length, cu_seqlens, window):
     """Where every token sees all before it, torch's kernel needs no blocks, and keeps what its backward wants."""
     L = q.shape[1]
     if cu_seqlens is None and k_cache.shape[1] == 0 and L > 0 and (window is None or window >= L):
-        return sdpa.attend(q, k, v, window=None)
+        return whole(q, k, v, window=None)
     return in_blocks(q, k, v, k_cache, v_cache, length, cu_seqlens, window)
 
 
@@ -59,7 +60,7 @@ def attention(
     """
     op = "attention"
     sizes = checks.check_shapes(op, q=(q, "B L H d"), k=(k, "B L H_kv d"), v=(v, "B L H_kv d_v"))
-    sizes["N"] = checks.check_cu_seqlens(op, cu_seqlens, sizes["B"], sizes["L"])
+    sizes["N"] = checks.check_cu_seqlens(op, cu_seqlens, q)
     _check(op, q, k, v, cache, window, sizes)
     if cache is None:
         length = torch.zeros(sizes["N"], dtype=torch.int64, device=q.device)
@@ -69,6 +70,7 @@ def attention(
     return form(q, k, v, *cache, cu_seqlens, window), append(cache, k, v, cu_seqlens, window)
 
 
+@without_autocast
 def attention_step_(
     q: Tensor, k: Tensor, v: Tensor, cache: KVCache, *, window: int | None = None
 ) -> tuple[Tensor, KVCache]:
@@ -79,6 +81,8 @@ def attention_step_(
     """
     op = "attention_step_"
     sizes = checks.check_shapes(op, q=(q, "N H d"), k=(k, "N H_kv d"), v=(v, "N H_kv d_v"))
+    if cache is None:
+        raise ValueError(f"{op}: cache is None, expected the KVCache that attention returned")
     _check(op, q, k, v, cache, window, sizes)
     checks.check_no_grad(op, q, k, v, cache.k, cache.v)
     length, W = cache.length, cache.k.shape[1]
@@ -102,11 +106,13 @@ def _check(op: str, q: Tensor, k: Tensor, v: Tensor, cache: KVCache | None, wind
     H, H_kv = sizes["H"], sizes["H_kv"]
     if H_kv == 0 or H % H_kv:
         raise ValueError(f"{op}: q has {H} heads, expected a multiple of the {H_kv} heads of k and v")
-    if window is not None and window < 1:
-        raise ValueError(f"{op}: window is {window}, expected at least 1, or None for all tokens")
+    if window is not None and (not isinstance(window, int) or window < 1):
+        raise ValueError(f"{op}: window is {window}, expected a whole number, at least 1, or None for all tokens")
     checks.check_floats(op, q=q, k=k, v=v)
     if cache is None:
         return
+    if not isinstance(cache, KVCache):
+        raise ValueError(f"{op}: cache is a {type(cache).__name__}, expected a KVCache")
     sizes = sizes | {"window": window, "capacity": cache.k.shape[1] if cache.k.ndim == 4 else 0}
     W = "capacity" if window is None else "window"
     checks.check_state(op, cache.k, f"N {W} H_kv d", sizes, like=k, name="cache.k", dtype=k.dtype)

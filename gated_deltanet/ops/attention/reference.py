@@ -25,4 +25,4 @@ def forward(q, k, v, k_cache, v_cache, length, cu_seqlens, window):
         tokens, slots = slice(ends[i], ends[i + 1]), [t % W for t in range(max(0, n - W), n)]
         keys, values = torch.cat([k_cache[i, slots], k[tokens]]), torch.cat([v_cache[i, slots], v[tokens]])
         o.append(sequence(q[tokens].to(dtype), keys.to(dtype), values.to(dtype), window))
-    return torch.cat(o).to(v.dtype).reshape(B, L, H, v.shape[-1])
+    return (torch.cat(o) if o else q).to(v.dtype).reshape(B, L, H, v.shape[-1])

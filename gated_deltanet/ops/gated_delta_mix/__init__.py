@@ -1,5 +1,6 @@
 """The gated delta rule on what leaves a layer's projections: L2 norm, scale, gates and rule in one."""
 
+import torch
 from torch import Tensor
 
 from .. import checks
@@ -32,18 +33,7 @@ def gated_delta_mix(
     beta_max: 2 allows negative eigenvalues. state, cu_seqlens, backend and the results: as in `gated_delta_rule`.
     """
     op = "gated_delta_mix"
-    checks.check_shapes(
-        op,
-        q=(q, "B L H d_k"),
-        k=(k, "B L H d_k"),
-        v=(v, "B L H_v d_v"),
-        a=(a, "B L H_v"),
-        b=(b, "B L H_v"),
-        A_log=(A_log, "H_v"),
-        dt_bias=(dt_bias, "H_v"),
-    )
-    dtype = checks.check_floats(op, q=q, k=k, v=v)
-    checks.check_not_nan(op, "a", a)
+    dtype = _check(op, q, k, v, a, b, A_log, dt_bias, beta_max, "B L")
     q, k, log_alpha, beta = rule_inputs(q, k, a, b, A_log, dt_bias, beta_max, dtype)
     return gated_delta_rule(q, k, v, log_alpha, beta, state, cu_seqlens=cu_seqlens, backend=backend)
 
@@ -64,7 +54,37 @@ def gated_delta_mix_step_(
 
     q, k: [N, H, d_k], v: [N, H_v, d_v], a, b: [N, H_v], state: [N, H_v, d_k, d_v], as in `gated_delta_mix`.
     """
-    checks.check_no_grad("gated_delta_mix_step_", q, k, v, a, b, A_log, dt_bias, state)
-    dtype = checks.check_floats("gated_delta_mix_step_", q=q, k=k, v=v)
+    op = "gated_delta_mix_step_"
+    dtype = _check(op, q, k, v, a, b, A_log, dt_bias, beta_max, "N")
+    checks.check_no_grad(op, q, k, v, a, b, A_log, dt_bias)
     q, k, log_alpha, beta = rule_inputs(q, k, a, b, A_log, dt_bias, beta_max, dtype)
     return gated_delta_rule_step_(q, k, v, log_alpha, beta, state)
+
+
+def _check(
+    op: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    a: Tensor,
+    b: Tensor,
+    A_log: Tensor,
+    dt_bias: Tensor,
+    beta_max: float,
+    tokens: str,
+) -> torch.dtype:
+    """The dtype of gates and sums. tokens: the axes before the heads."""
+    checks.check_shapes(
+        op,
+        q=(q, f"{tokens} H d_k"),
+        k=(k, f"{tokens} H d_k"),
+        v=(v, f"{tokens} H_v d_v"),
+        a=(a, f"{tokens} H_v"),
+        b=(b, f"{tokens} H_v"),
+        A_log=(A_log, "H_v"),
+        dt_bias=(dt_bias, "H_v"),
+    )
+    checks.check_gates(op, a=a, b=b, A_log=A_log, dt_bias=dt_bias)
+    if not 0 < beta_max <= 2:
+        raise ValueError(f"{op}: beta_max is {beta_max}, expected more than 0 and at most 2")
+    return checks.check_floats(op, q=q, k=k, v=v)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from .. import checks
-from ..library import empty_contiguous, operator
+from ..library import empty_contiguous, operator, without_autocast
 from ..packing import each_sequence
 from . import chunkwise
 from .parallel import parallel
@@ -68,8 +68,8 @@ def gated_delta_rule(
     )
     checks.check_groups(op, sizes["H"], sizes["H_v"])
     dtype = checks.check_floats(op, q=q, k=k, v=v)
-    sizes["N"] = checks.check_cu_seqlens(op, cu_seqlens, sizes["B"], sizes["L"])
-    checks.check_not_nan(op, "beta", beta)
+    sizes["N"] = checks.check_cu_seqlens(op, cu_seqlens, q)
+    checks.check_gates(op, beta=beta)
     if log_alpha is None:
         log_alpha = torch.zeros_like(beta, dtype=dtype)
     checks.check_log_alpha(op, log_alpha)
@@ -78,6 +78,7 @@ def gated_delta_rule(
     return form(q, k, v, log_alpha.to(dtype), beta.to(dtype), state, cu_seqlens)
 
 
+@without_autocast
 def gated_delta_rule_step_(
     q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor | None, beta: Tensor, state: Tensor
 ) -> Tensor:
@@ -86,7 +87,6 @@ def gated_delta_rule_step_(
     q, k: [N, H, d_k], v: [N, H_v, d_v], log_alpha, beta: [N, H_v], state: [N, H_v, d_k, d_v], as in `gated_delta_rule`.
     """
     op = "gated_delta_rule_step_"
-    checks.check_no_grad(op, q, k, v, log_alpha, beta, state)
     sizes = checks.check_shapes(
         op,
         q=(q, "N H d_k"),
@@ -97,7 +97,9 @@ def gated_delta_rule_step_(
     )
     checks.check_groups(op, sizes["H"], sizes["H_v"])
     checks.check_floats(op, q=q, k=k, v=v)
-    checks.check_state(op, state, "N H_v d_k d_v", sizes, like=q)
+    checks.check_gates(op, log_alpha=log_alpha, beta=beta)
+    checks.check_step_state(op, state, "N H_v d_k d_v", sizes, like=q)
+    checks.check_no_grad(op, q, k, v, log_alpha, beta, state)
     q, k = (x.to(state.dtype).repeat_interleave(v.shape[1] // x.shape[1], 1)[..., None, :] for x in (q, k))
     if log_alpha is not None:
         state *= log_alpha.to(state.dtype).exp()[..., None, None]

@@ -32,7 +32,7 @@ def gated_rms_norm(
     Returns y: [..., d], in x's dtype; inside everything is float32 (float64 with float64 inputs).
     """
     op = "gated_rms_norm"
-    axes = " ".join([f"x{i}" for i in range(x.ndim - 1)] + ["d"])
+    axes = " ".join([f"x{i}" for i in range(getattr(x, "ndim", 1) - 1)] + ["d"])
     checks.check_shapes(op, x=(x, axes), gate=(gate, f"? {axes}"), weight=(weight, "d"))
     checks.check_floats(op, x=x, **({} if gate is None else {"gate": gate}))
     checks.check_floats(op, weight=weight)

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from .. import checks
-from ..library import empty_contiguous, operator
+from ..library import empty_contiguous, operator, without_autocast
 from ..packing import each_sequence
 from . import chunkwise
 from .parallel import parallel
@@ -58,12 +58,13 @@ def linear_attention(
     op = "linear_attention"
     sizes, log_alpha = _check(op, q, k, v, log_alpha, "B L")
     checks.check_log_alpha(op, log_alpha)
-    sizes["N"] = checks.check_cu_seqlens(op, cu_seqlens, sizes["B"], sizes["L"])
+    sizes["N"] = checks.check_cu_seqlens(op, cu_seqlens, q)
     state = checks.check_state(op, state, "N H_v d_k d_v", sizes, like=q)
     form = checks.choose_backend(op, BACKENDS, backend, auto="chunkwise")
     return form(q, k, v, log_alpha, state, cu_seqlens)
 
 
+@without_autocast
 def linear_attention_step_(q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor | None, state: Tensor) -> Tensor:
     """One token of decoding: updates `state` in place and returns o: [N, H_v, d_v]. No gradient.
 
@@ -72,8 +73,8 @@ def linear_attention_step_(q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor | 
     """
     op = "linear_attention_step_"
     sizes, log_alpha = _check(op, q, k, v, log_alpha, "N")
+    checks.check_step_state(op, state, "N H_v d_k d_v", sizes, like=q)
     checks.check_no_grad(op, q, k, v, log_alpha, state)
-    checks.check_state(op, state, "N H_v d_k d_v", sizes, like=q)
     q, k = (x.to(state.dtype).repeat_interleave(v.shape[1] // x.shape[1], 1)[..., None, :] for x in (q, k))
     state *= log_alpha.exp()[..., None]
     state += k.mT * v.to(state.dtype)[..., None, :]
@@ -86,9 +87,10 @@ def _check(
     """Sizes by axis name, and log_alpha as [*tokens, H_v, 1 or d_k]. tokens: the axes before the heads."""
     shapes = ["H_v", f"{tokens} H_v", f"{tokens} H_v d_k"]
     fits = [axes for axes in shapes if isinstance(log_alpha, Tensor) and log_alpha.ndim == len(axes.split())]
-    if isinstance(log_alpha, Tensor) and not fits:
+    if log_alpha is not None and not fits:
+        found = list(log_alpha.shape) if isinstance(log_alpha, Tensor) else f"a {type(log_alpha).__name__}"
         expected = " or ".join(f"[{axes.replace(' ', ', ')}]" for axes in shapes)
-        raise ValueError(f"{op}: log_alpha is {list(log_alpha.shape)}, expected {expected}")
+        raise ValueError(f"{op}: log_alpha is {found}, expected a tensor {expected}")
     axes = fits[0] if fits else f"? {tokens} H_v"
     sizes = checks.check_shapes(
         op,
@@ -99,6 +101,7 @@ def _check(
     )
     checks.check_groups(op, sizes["H"], sizes["H_v"])
     dtype = checks.check_floats(op, q=q, k=k, v=v)
+    checks.check_gates(op, log_alpha=log_alpha)
     if log_alpha is None:
         log_alpha = v.new_zeros(v.shape[:-1], dtype=dtype)
     per_key = axes == shapes[-1]

@@ -11,7 +11,7 @@ SCHEMA = "(Tensor x, Tensor weight, Tensor targets, int ignore_index) -> Tensor"
 
 
 def _fake(x, weight, targets, ignore_index):
-    return x.new_empty(len(x), dtype=checks.accumulator(x))
+    return x.new_empty(x.shape[0], dtype=checks.accumulator(x))
 
 
 BACKENDS = {
@@ -40,7 +40,7 @@ def linear_cross_entropy(
     Returns the loss, or with "none" the losses: [...], 0 where ignored; float32, or float64 with float64 inputs.
     """
     op = "linear_cross_entropy"
-    axes = " ".join(f"x{i}" for i in range(x.ndim - 1))
+    axes = " ".join(f"x{i}" for i in range(getattr(x, "ndim", 2) - 1))
     sizes = checks.check_shapes(op, x=(x, f"{axes} d"), weight=(weight, "V d"), targets=(targets, axes))
     checks.check_floats(op, x=x, weight=weight)
     if reduction not in ("mean", "sum", "none"):

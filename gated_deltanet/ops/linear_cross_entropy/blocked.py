@@ -14,7 +14,13 @@ def blocks(targets: Tensor, V: int, ignore_index: int) -> tuple[Tensor, ...]:
     return (targets != ignore_index).nonzero()[:, 0].split(max(1, LOGITS // V))
 
 
+def widen(x: Tensor) -> Tensor:
+    """float16 as float32: its products would overflow. The others as they are."""
+    return x.float() if x.dtype == torch.float16 else x
+
+
 def forward(x, weight, targets, ignore_index):
+    x, weight = widen(x), widen(weight)
     losses = torch.zeros(len(x), dtype=accumulator(x), device=x.device)
     for tokens in blocks(targets, len(weight), ignore_index):
         logits = (x[tokens] @ weight.mT).to(losses.dtype)
@@ -23,7 +29,8 @@ def forward(x, weight, targets, ignore_index):
 
 
 def backward(grads, x, weight, targets, ignore_index):
-    (dlosses,), dtype = grads, accumulator(x)
+    (dlosses,), dtype, given = grads, accumulator(x), x.dtype
+    x, weight = widen(x), widen(weight)
     dx, dweight = torch.zeros_like(x), torch.zeros_like(weight, dtype=dtype)
     for tokens in blocks(targets, len(weight), ignore_index):
         x_ = x[tokens]
@@ -35,4 +42,4 @@ def backward(grads, x, weight, targets, ignore_index):
             dweight.addmm_(dlogits.mT, x_)
         else:
             dweight += dlogits.mT @ x_
-    return dx, dweight.to(weight.dtype)
+    return dx.to(given), dweight.to(given)

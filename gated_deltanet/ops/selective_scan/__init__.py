@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from .. import checks
-from ..library import empty_contiguous, operator
+from ..library import empty_contiguous, operator, without_autocast
 from ..packing import each_sequence
 from . import chunkwise
 from .reference import recurrence
@@ -53,13 +53,13 @@ def selective_scan(
     op = "selective_scan"
     sizes, dt, A = _check(op, x, dt, A, B, C, "batch L")
     _check_dt(op, dt)
-    checks.check_not_nan(op, "A", A)
-    sizes["N"] = checks.check_cu_seqlens(op, cu_seqlens, sizes["batch"], sizes["L"])
+    sizes["N"] = checks.check_cu_seqlens(op, cu_seqlens, x)
     state = checks.check_state(op, state, "N D n", sizes, like=x)
     form = checks.choose_backend(op, BACKENDS, backend, auto="chunkwise")
     return form(x, dt, A, B, C, state, cu_seqlens)
 
 
+@without_autocast
 def selective_scan_step_(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, state: Tensor) -> Tensor:
     """One token of decoding: updates `state` in place and returns y: [N, D]. No gradient.
 
@@ -67,8 +67,8 @@ def selective_scan_step_(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor,
     """
     op = "selective_scan_step_"
     sizes, dt, A = _check(op, x, dt, A, B, C, "N")
+    checks.check_step_state(op, state, "N D n", sizes, like=x)
     checks.check_no_grad(op, x, dt, A, B, C, state)
-    checks.check_state(op, state, "N D n", sizes, like=x)
     state *= (dt[..., None] * A).exp()
     state += (dt * x.to(state.dtype))[..., None] * B.to(state.dtype)[:, None, :]
     return (state @ C.to(state.dtype)[..., None]).squeeze(-1).to(x.dtype)
@@ -87,10 +87,10 @@ def _check(
         C=(C, f"{tokens} n"),
     )
     dtype = checks.check_floats(op, x=x, B=B, C=C)
+    checks.check_gates(op, dt=dt, A=A)
     return sizes, dt.to(dtype), A.to(dtype)
 
 
 def _check_dt(op: str, dt: Tensor) -> None:
-    checks.check_not_nan(op, "dt", dt)
     if checks.values_are_cheap(dt) and bool((dt < 0).any()):
         raise ValueError(f"{op}: dt holds {dt.min().item():.4g}, expected values ≥ 0 (apply softplus first)")

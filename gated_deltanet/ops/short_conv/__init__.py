@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import checks
-from ..library import empty_contiguous, operator
+from ..library import empty_contiguous, operator, without_autocast
 from ..packing import each_sequence
 from . import blocked
 from .reference import convolution
@@ -52,12 +52,13 @@ def short_conv(
     """
     op = "short_conv"
     sizes = checks.check_shapes(op, x=(x, "B L D"), weight=(weight, "D K"), bias=(bias, "? D"))
-    sizes["N"] = checks.check_cu_seqlens(op, cu_seqlens, sizes["B"], sizes["L"])
+    sizes["N"] = checks.check_cu_seqlens(op, cu_seqlens, x)
     state = _check(op, x, weight, bias, state, activation, sizes)
     form = checks.choose_backend(op, BACKENDS, backend, auto="blocked")
     return form(x, weight, bias, state, activation, cu_seqlens)
 
 
+@without_autocast
 def short_conv_step_(
     x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor, *, activation: str | None = "silu"
 ) -> Tensor:
@@ -67,6 +68,8 @@ def short_conv_step_(
     """
     op = "short_conv_step_"
     sizes = checks.check_shapes(op, x=(x, "N D"), weight=(weight, "D K"), bias=(bias, "? D"))
+    if state is None:
+        raise ValueError(f"{op}: state is None, expected a tensor [N, K − 1, D] to update in place")
     _check(op, x, weight, bias, state, activation, sizes)
     checks.check_no_grad(op, x, weight, bias, state)
     inputs = torch.cat([state, x[:, None]], 1)
