@@ -1,8 +1,10 @@
-# make demo | test | check: each does all set-up by itself, in .venv, and is quick the second time.
+# make demo | test | check | sanitize: each does all set-up by itself, in .venv, and is quick the second time.
 PYTHON ?= python3
 BIN := .venv/bin
+PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt
+SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/*)
 
-.PHONY: demo test check format clean
+.PHONY: demo test check sanitize format clean
 .DELETE_ON_ERROR:
 
 demo: .venv/.core
@@ -17,6 +19,13 @@ check: .venv/.dev
 	$(BIN)/pyright --warnings
 	$(BIN)/python -m pytest -n 2
 
+# The kernels under the address and undefined-behaviour sanitizers, their scratch memory filled with NaN.
+sanitize: .venv/.dev
+	cmake -S . -B build/sanitize -DGDN_SANITIZE=ON
+	cmake --build build/sanitize --parallel 2
+	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 \
+	UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 $(BIN)/python -m pytest -n 2 --native build/sanitize/libgdn.so -k 'cpp or native' tests/ops
+
 format: .venv/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -24,13 +33,17 @@ format: .venv/.dev
 clean:
 	rm -rf .venv build dist .pytest_cache .hypothesis .ruff_cache
 
-# torch first, from its CPU index where there is no GPU: see tools/torch_index.py
-.venv/.core: pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "gated-deltanet needs Python 3.10 or newer, this is " + sys.version.split()[0] + "; try: make PYTHON=python3.12")'
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt $$($(BIN)/python tools/torch_index.py) --editable .
+# torch from its CPU index where there is no GPU: see tools/torch_index.py
+.venv/.core: $(SOURCES) | .venv/bin/python
+	$(PIP) $$($(BIN)/python tools/torch_index.py) --editable .
+	@$(BIN)/python tools/native_kernels.py
 	@touch $@
 
-.venv/.dev: .venv/.core
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	@touch $@
+.venv/.dev: $(SOURCES) | .venv/bin/python
+	$(PIP) $$($(BIN)/python tools/torch_index.py) --editable '.[dev]'
+	@$(BIN)/python tools/native_kernels.py
+	@touch .venv/.core $@
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "gated-deltanet needs Python 3.10 or newer, this is " + sys.version.split()[0] + "; try: make PYTHON=python3.12")'
+	$(PYTHON) -m venv .venv

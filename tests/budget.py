@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import pytest
 import torch
 
 from gated_deltanet.bench.accuracy import cast, outputs_and_grads, relative_error
+from gated_deltanet.ops import native
 
-__all__ = ["assert_within_budget", "cast", "outputs_and_grads", "relative_error"]
+__all__ = ["assert_within_budget", "cast", "outputs_and_grads", "relative_error", "skip_if_refused", "takes"]
 
 HALF = (torch.bfloat16, torch.float16)
 
@@ -33,3 +35,13 @@ def assert_within_budget(
             factor = 10 if name.removeprefix("d") in gates else 4
             allowed = max(factor * relative_error(plain[name], oracle[name]), 8 * torch.finfo(torch.float32).eps)
         assert error <= allowed, f"{name}: relative error {error:.2g}, budget {allowed:.2g}"
+
+
+def takes(backend: str, dtype: torch.dtype) -> bool:
+    """Whether operands of this dtype can be given to the backend here."""
+    return not backend.startswith("cpp") or native.refusal(torch.empty(0, dtype=dtype)) is None
+
+
+def skip_if_refused(backend: str, dtype: torch.dtype) -> None:
+    if not takes(backend, dtype):
+        pytest.skip(f"backend {backend} {native.refusal(torch.empty(0, dtype=dtype))}")

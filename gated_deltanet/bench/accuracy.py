@@ -56,9 +56,9 @@ def errors(case: Case, backend: str, dtype: torch.dtype) -> dict[str, float]:
 
 
 def measurements(L: int) -> list[tuple[Case, str, torch.dtype]]:
-    """Every op, form and dtype: the arguments of `row`."""
+    """Every op, usable form and dtype: the arguments of `row`."""
     dtypes = (torch.float32, torch.bfloat16)
-    return [(case, form, dtype) for case in every_op(L) for form in ops.backends()[case.op] for dtype in dtypes]
+    return [(case, form, dtype) for case in every_op(L) for form in ops.usable(case.op) for dtype in dtypes]
 
 
 def row(case: Case, backend: str, dtype: torch.dtype) -> dict[str, Any]:

@@ -49,6 +49,7 @@ def every_op(L: int = 512, seed: int = 0) -> list[Case]:
     scan |= {"B": normal(1, L, 16), "C": normal(1, L, 16), "state": normal(1, 32, 16)}
     conv = {"x": normal(1, L, 128), "weight": normal(128, 4) / 2, "state": normal(1, 3, 128)}
     norm = {"x": v, "gate": normal(v.shape), "weight": 1 + normal(64) / 10}
+    mlp = {"gate": normal(1, L, 192), "up": normal(1, L, 192)}
     head = {"x": normal(L, 64), "weight": normal(1000, 64) / 8, "targets": torch.arange(L) * 7 % 1000}
     return [
         rule,
@@ -62,5 +63,6 @@ def every_op(L: int = 512, seed: int = 0) -> list[Case]:
         Case("attention, window 100", "attention", {"q": q * 64, "k": k, "v": v}, {"window": 100}),
         Case("short_conv", "short_conv", conv),
         Case("gated_rms_norm", "gated_rms_norm", norm),
+        Case("swiglu", "swiglu", mlp),
         Case("linear_cross_entropy", "linear_cross_entropy", head),
     ]

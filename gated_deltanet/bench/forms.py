@@ -16,7 +16,7 @@ from .timing import best_seconds
 def measure(L: int, H: int = 4, d: int = 64, rounds: int = 3, track: Callable = iter) -> list[dict[str, Any]]:
     """A row a form: errors against float64, and µs per token and head forward and with backward."""
     case = gated_delta_rule(L=L, H=H, d_k=d, d_v=d)
-    forms = list(ops.backends()["gated_delta_rule"])
+    forms = ops.usable("gated_delta_rule")
     turns = {(form, backward): partial(run, case, form, backward) for form in forms for backward in (False, True)}
     best = best_seconds(turns, rounds, track)
     return [row(case, form, *(best[form, backward] / (L * H) * 1e6 for backward in (False, True))) for form in forms]

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from gated_deltanet import ops
+from gated_deltanet.ops import native
 
 CPUINFO = Path("/proc/cpuinfo")
 FLAGS = ("avx2", "fma", "avx512f", "avx512_bf16", "amx_bf16", "neon", "asimd", "asimdhp", "bf16", "i8mm", "sve")
@@ -28,6 +29,7 @@ def describe() -> dict[str, Any]:
         "cpu": describe_cpu(),
         "memory_bytes": memory_bytes(),
         "compiler": compiler(),
+        "native": {"instruction_set": native.instruction_set(), "unusable": native.unusable()},
         "packages": {package: version_of(package) for package in EXTRA_OF},
         "backends": ops.backends(),
     }

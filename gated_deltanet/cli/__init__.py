@@ -2,7 +2,7 @@
 
 A verb imports torch and whatever else is slow inside `run`, so that `gdn --help` answers at once.
 Its docstring ends with an example. A verb that has verbs of its own (`gdn bench accuracy`) is a dataclass with one
-field, the union of them (with a suppressed None, as long as there is only one), whose `run` it calls.
+field, the union of them, whose `run` it calls.
 """
 
 import os

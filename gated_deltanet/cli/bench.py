@@ -1,9 +1,9 @@
 """`gdn bench`: what was measured, on this machine, now."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
-from tyro.conf import Suppress
+from gated_deltanet.cli.bench_op import Op
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,10 @@ def cells(row: dict[str, Any]) -> list[str]:
 class Bench:
     """Measure this machine.
 
-    Example: gdn bench accuracy
+    Example: gdn bench op --quick
     """
 
-    verb: Accuracy | Annotated[None, Suppress]
+    verb: Accuracy | Op
 
     def run(self) -> None:
-        if self.verb is not None:
-            self.verb.run()
+        self.verb.run()

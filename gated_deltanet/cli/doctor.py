@@ -26,7 +26,7 @@ class Doctor:
 
 
 def machine_rows(facts: dict[str, Any], extra_of: dict[str, str]) -> list[tuple[str, str]]:
-    cpu, torch, compiler, memory = facts["cpu"], facts["torch"], facts["compiler"], facts["memory_bytes"]
+    cpu, torch, native, compiler, memory = (facts[n] for n in ("cpu", "torch", "native", "compiler", "memory_bytes"))
     rows = [
         ("gated-deltanet", facts["version"]),
         ("python", facts["python"]),
@@ -37,6 +37,7 @@ def machine_rows(facts: dict[str, Any], extra_of: dict[str, str]) -> list[tuple[
         ("processor", cpu["model"]),
         ("instruction sets", ", ".join(cpu["flags"]) or "unknown"),
         ("torch's kernels use", cpu["capability"]),
+        ("native kernels use", native["instruction_set"] or f"nothing: {native['unusable']}"),
         ("cores usable", f"{cpu['cores']}, torch uses {torch['threads']} threads"),
         ("memory", f"{memory / 2**30:.1f} GiB" if memory else "unknown"),
         ("C++ compiler", compiler or "none found: torch.compile needs one on a CPU (g++, clang++, or name it in CXX)"),

@@ -2,7 +2,9 @@
 
 import json
 import math
+import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from rich.box import SIMPLE_HEAD
@@ -42,7 +44,27 @@ def tracked(items: Sequence[T], what: str) -> Iterable[T]:
 
 
 def print_json(document: dict[str, Any]) -> None:
-    print(json.dumps(finite(document), indent=2, allow_nan=False))
+    print(as_json(document))
+
+
+def check_out(file: Path) -> None:
+    """Before the work, whose result would be lost: that the file can be written."""
+    if file.is_dir() or not file.absolute().parent.is_dir():
+        raise ValueError(f"--out is {file}, expected a file in a folder that exists")
+
+
+def write_json(file: Path, document: dict[str, Any]) -> None:
+    """Whole or not at all: under another name first."""
+    unfinished = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        unfinished.write_text(as_json(document) + "\n")
+        unfinished.replace(file)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def as_json(document: dict[str, Any]) -> str:
+    return json.dumps(finite(document), indent=2, allow_nan=False)
 
 
 def finite(value: Any) -> Any:

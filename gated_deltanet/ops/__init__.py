@@ -2,6 +2,7 @@
 
 from importlib import import_module
 
+from . import checks
 from .attention import KVCache, attention, attention_step_
 from .gated_delta_mix import gated_delta_mix, gated_delta_mix_step_
 from .gated_delta_rule import gated_delta_rule, gated_delta_rule_step_
@@ -10,6 +11,7 @@ from .linear_attention import linear_attention, linear_attention_step_
 from .linear_cross_entropy import linear_cross_entropy
 from .selective_scan import selective_scan, selective_scan_step_
 from .short_conv import short_conv, short_conv_step_
+from .swiglu import swiglu
 from .variants import delta_product, longhorn, signed_beta
 
 OPS = (
@@ -20,6 +22,7 @@ OPS = (
     "attention",
     "short_conv",
     "gated_rms_norm",
+    "swiglu",
     "linear_cross_entropy",
 )
 
@@ -44,9 +47,17 @@ __all__ = [
     "short_conv",
     "short_conv_step_",
     "signed_beta",
+    "swiglu",
+    "usable",
 ]
 
 
 def backends() -> dict[str, dict[str, str | None]]:
     """Op -> backend -> None if it can be used on this machine, else the reason why not."""
-    return {op: dict.fromkeys(import_module(f"{__name__}.{op}").BACKENDS) for op in OPS}
+    forms = {op: import_module(f"{__name__}.{op}").BACKENDS for op in OPS}
+    return {op: {name: checks.unusable(name) for name in names} for op, names in forms.items()}
+
+
+def usable(op: str) -> list[str]:
+    """The backends of an op that can be used on this machine."""
+    return [name for name, reason in backends()[op].items() if reason is None]

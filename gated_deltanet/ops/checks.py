@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import native
+
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -147,13 +149,26 @@ def values_are_cheap(x: Tensor) -> bool:
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
-def choose_backend(op: str, backends: Mapping[str, Callable], name: str, auto: str) -> Callable:
-    """The named backend, or the one `auto` stands for. A named backend runs or raises."""
+def choose_backend(
+    op: str, backends: Mapping[str, Callable], name: str, auto: str, like: Tensor | None = None
+) -> Callable:
+    """The named backend, which runs or raises; for "auto" cpp if there is one that takes operands like `like`, or auto.
+
+    Backends whose names begin with "cpp" are the native library's.
+    """
+    refusal = None if like is None else native.refusal(like)
     if name == "auto":
-        name = auto
+        name = "cpp" if like is not None and "cpp" in backends and refusal is None else auto
     if name not in backends:
         raise ValueError(f"{op}: backend is {name!r}, expected one of auto, {', '.join(backends)}")
+    if name.startswith("cpp") and refusal:
+        raise ValueError(f"{op}: backend {name!r} {refusal}")
     return backends[name]
+
+
+def unusable(backend: str) -> str | None:
+    """None if the backend of this name can be used on this machine, else the reason why not."""
+    return native.unusable() if backend.startswith("cpp") else None
 
 
 def _short(values: list[int]) -> str:

@@ -11,13 +11,16 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def operator(name: str, schema: str, forward: Callable, fake: Callable, backward: Callable | None = None) -> Callable:
+def operator(
+    name: str, schema: str, forward: Callable, fake: Callable, backward: Callable | None = None, keeps: int = 0
+) -> Callable:
     """Register `forward` as the operator `gdn::name` and return it.
 
     schema: arguments and results, `"(Tensor q, Tensor? cu_seqlens) -> (Tensor, Tensor)"`.
     fake: from the same arguments, empty tensors of the results' shapes and dtypes.
     backward(grads, *inputs): the gradients of the floating-point inputs, in their order. Without it `forward`
-    is run again under `torch.func.vjp`. Nothing but the inputs is kept between forward and backward.
+    is run again under `torch.func.vjp`. Nothing but the inputs is kept between forward and backward,
+    keeps: unless so many of the last results are there for that only. backward is then called (grads + kept, *inputs).
     """
     backward = backward or (lambda grads, *inputs: _recompute(forward, grads, inputs))
     arguments = schema[schema.index("(") + 1 : schema.index(") ->")]
@@ -36,12 +39,22 @@ def operator(name: str, schema: str, forward: Callable, fake: Callable, backward
     backward_op.register_fake(lambda grads, *inputs: [empty_contiguous(x) for x in inputs if _is_float(x)])
 
     def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
-        ctx.save_for_backward(*(x if isinstance(x, Tensor) else None for x in inputs))
+        results = output if isinstance(output, tuple) else (output,)
+        results, kept = results[: len(results) - keeps], results[len(results) - keeps :]
+        ctx.mark_non_differentiable(*kept)
+        ctx.set_materialize_grads(False)  # no zeros as large as what is kept
+        ctx.results = [(x.shape, x.dtype, x.device) for x in results]
+        ctx.save_for_backward(*kept, *(x if isinstance(x, Tensor) else None for x in inputs))
         ctx.others = [None if isinstance(x, Tensor) else x for x in inputs]
 
-    def gradients(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        inputs = [x if other is None else other for x, other in zip(ctx.saved_tensors, ctx.others, strict=True)]
-        of_floats = iter(backward_op(list(grads), *inputs))
+    def gradients(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        kept, tensors = ctx.saved_tensors[:keeps], ctx.saved_tensors[keeps:]
+        inputs = [x if other is None else other for x, other in zip(tensors, ctx.others, strict=True)]
+        known = [
+            torch.zeros(shape, dtype=dtype, device=device) if grad is None else grad
+            for grad, (shape, dtype, device) in zip(grads, ctx.results, strict=False)
+        ]
+        of_floats = iter(backward_op([*known, *kept], *inputs))
         return tuple(next(of_floats) if _is_float(x) else None for x in inputs)
 
     def no_second_derivative(ctx: Any, *grads: Tensor) -> None:

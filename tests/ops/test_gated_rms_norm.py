@@ -3,7 +3,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from budget import assert_within_budget, cast, outputs_and_grads, relative_error
+from budget import assert_within_budget, cast, outputs_and_grads, relative_error, skip_if_refused, takes
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from gated_deltanet.ops.gated_rms_norm import BACKENDS, blocked, gated_rms_norm
 
 reference = partial(gated_rms_norm, backend="reference")
+FORMS = [form for form in BACKENDS if form != "reference"]
 
 
 @pytest.fixture(autouse=True)
@@ -23,34 +24,58 @@ def random_inputs(*rows: int, d=24, seed=0) -> dict[str, Tensor]:
     return {"x": normal(*rows, d), "gate": normal(*rows, d), "weight": normal(d)}
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("rows", [(), (0,), (1,), (15,), (16,), (17,), (2, 25, 3)])
-def test_blocked_is_within_budget_of_the_reference(rows):
-    inputs = random_inputs(*rows)
-    assert_within_budget(gated_rms_norm, reference, inputs)
-    assert_within_budget(gated_rms_norm, reference, inputs | {"gate": None})
+def test_form_is_within_budget_of_the_reference(form, rows):
+    inputs, norm = random_inputs(*rows), partial(gated_rms_norm, backend=form)
+    assert_within_budget(norm, reference, inputs)
+    assert_within_budget(norm, reference, inputs | {"gate": None})
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("weight_dtype", [None, torch.float32])
-def test_dtypes_are_within_budget(dtype, weight_dtype):
-    inputs = cast(random_inputs(50), dtype)
+def test_dtypes_are_within_budget(form, dtype, weight_dtype):
+    skip_if_refused(form, dtype)
+    inputs, norm = cast(random_inputs(50), dtype), partial(gated_rms_norm, backend=form)
     if dtype != torch.float64:
         inputs["weight"] = inputs["weight"].to(weight_dtype or dtype)
-    assert gated_rms_norm(**inputs).dtype == dtype
-    assert_within_budget(gated_rms_norm, reference, inputs)
+    assert norm(**inputs).dtype == dtype
+    assert_within_budget(norm, reference, inputs)
 
 
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("d", [1, 15, 16, 17, 63, 64, 200, 3000])
+def test_any_width_is_within_budget(form, d):
+    assert_within_budget(partial(gated_rms_norm, backend=form), reference, random_inputs(40, d=d))
+
+
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("scale", [0.0, 1e-6, 1e4])
-def test_small_and_large_inputs_are_within_budget(scale):
+def test_small_and_large_inputs_are_within_budget(form, scale):
     inputs = random_inputs(50)
     inputs["x"] *= scale
-    assert_within_budget(gated_rms_norm, reference, inputs)
+    assert_within_budget(partial(gated_rms_norm, backend=form), reference, inputs)
+
+
+def test_native_results_do_not_depend_on_the_threads():
+    if not takes("cpp", torch.float32):
+        pytest.skip("the native library cannot be used")
+    one = outputs_and_grads(partial(gated_rms_norm, backend="cpp"), random_inputs(5000))
+    try:
+        torch.set_num_threads(3)
+        three = outputs_and_grads(partial(gated_rms_norm, backend="cpp"), random_inputs(5000))
+    finally:
+        torch.set_num_threads(1)
+    assert all(torch.equal(x, three[name]) for name, x in one.items())
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("gated", [True, False])
 @pytest.mark.parametrize("eps", [1e-5, 0.1])
 def test_torch_rms_norm_agrees(backend, gated, eps):
+    skip_if_refused(backend, torch.float64)
+
     def theirs(x, weight, gate=None):
         norm = torch.nn.RMSNorm(24, eps=eps, dtype=torch.float64)
         y = torch.func.functional_call(norm, {"weight": weight}, (x,))
@@ -77,16 +102,29 @@ def test_transposed_inputs_agree_with_contiguous_ones():
         assert torch.equal(got, expected[name]), name
 
 
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("view", [lambda x: x.mT, lambda x: x[:, 2:14], lambda x: x[:, :1], lambda x: x[..., ::2]])
+def test_views_are_within_budget(form, view):
+    def of_views(x, gate, weight, backend):
+        return gated_rms_norm(view(x), view(gate), weight[: view(x).shape[-1]], backend=backend)
+
+    forms = (partial(of_views, backend=backend) for backend in (form, "reference"))
+    assert_within_budget(*forms, random_inputs(7, 24))
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("gated", [True, False])
 def test_gradcheck(backend, gated):
+    skip_if_refused(backend, torch.float64)
     x, gate, weight = (x.requires_grad_() for x in cast(random_inputs(7, d=3), torch.float64).values())
     assert torch.autograd.gradcheck(partial(gated_rms_norm, backend=backend), (x, gate if gated else None, weight))
 
 
 @given(st.lists(st.integers(0, 7), max_size=3), st.integers(1, 40), st.booleans())
 def test_any_shape_agrees_with_the_reference(rows, d, gated):
-    inputs = cast(random_inputs(*rows, d=d), torch.float64) | ({} if gated else {"gate": None})
+    inputs = random_inputs(*rows, d=d) | ({} if gated else {"gate": None})
+    assert_within_budget(gated_rms_norm, reference, inputs)
+    inputs = {n: None if x is None else x.double() for n, x in inputs.items()}
     expected = outputs_and_grads(reference, inputs)
     for name, got in outputs_and_grads(gated_rms_norm, inputs).items():
         assert torch.allclose(got, expected[name], rtol=1e-9, atol=1e-9), name

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from budget import assert_within_budget, cast, outputs_and_grads, relative_error
+from budget import assert_within_budget, cast, outputs_and_grads, relative_error, skip_if_refused
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import softplus
@@ -62,6 +62,7 @@ def test_no_step_and_strong_decay_are_within_budget(dt, where):
 @pytest.mark.parametrize("form", BACKENDS)
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_packed_sequences_equal_separate_ones(form, dtype):
+    skip_if_refused(form, torch.float64)
     ends = [0, 0, 5, 5, 70, 199, 200, 200]  # empty ones first, inside and last
     inputs = cast(random_inputs(batch=1, L=200, N=7), torch.float64)
     packed = outputs_and_grads(
@@ -82,6 +83,7 @@ def test_packed_sequences_equal_separate_ones(form, dtype):
 @pytest.mark.parametrize("form", BACKENDS)
 @pytest.mark.parametrize("cut", [0, 1, 37, 64, 99, 100])
 def test_cutting_a_sequence_and_carrying_the_state_changes_nothing(form, cut):
+    skip_if_refused(form, torch.float64)
     inputs = cast(random_inputs(L=100), torch.float64)
     y, h = selective_scan(**inputs, backend=form)
     early, late = ({n: inputs[n][:, part] for n in TOKENS} for part in (slice(cut), slice(cut, None)))
@@ -93,6 +95,7 @@ def test_cutting_a_sequence_and_carrying_the_state_changes_nothing(form, cut):
 
 @pytest.mark.parametrize("form", BACKENDS)
 def test_gradcheck(form):
+    skip_if_refused(form, torch.float64)
     leaves = [x.requires_grad_() for x in cast(random_inputs(L=7, D=3, n=2), torch.float64).values()]
     assert torch.autograd.gradcheck(partial(selective_scan, backend=form), leaves)
 
@@ -109,6 +112,7 @@ def test_transformers_mamba_agrees(form):
 
 @pytest.mark.parametrize("form", BACKENDS)
 def test_it_is_linear_attention_with_a_head_per_channel(form):
+    skip_if_refused(form, torch.float64)
     x, dt, A, B, C, state = cast(random_inputs(L=100), torch.float64).values()
     q, k, v, log_alpha = C[:, :, None], B[:, :, None], (dt * x)[..., None], dt[..., None] * A
     o, S = linear_attention(q, k, v, log_alpha, state[..., None])

@@ -4,7 +4,7 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.nn.functional as F
-from budget import assert_within_budget, cast, outputs_and_grads, relative_error
+from budget import assert_within_budget, cast, outputs_and_grads, relative_error, skip_if_refused, takes
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 from gated_deltanet.ops.short_conv import BACKENDS, blocked, short_conv, short_conv_step_
 
 reference = partial(short_conv, backend="reference")
+FORMS = [form for form in BACKENDS if form != "reference"]
 
 
 @pytest.fixture(autouse=True)
@@ -24,26 +25,69 @@ def random_inputs(B=2, L=50, D=6, K=4, N=None, seed=0) -> dict[str, Tensor]:
     return {"x": normal(B, L, D), "weight": normal(D, K), "bias": normal(D), "state": normal(N or B, K - 1, D)}
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("activation", ["silu", None])
-@pytest.mark.parametrize("K", [1, 2, 4])
+@pytest.mark.parametrize("K", [1, 2, 4, 9])
 @pytest.mark.parametrize("L", [0, 1, 2, 3, 15, 16, 17, 100])
-def test_blocked_is_within_budget_of_the_reference(activation, K, L):
-    inputs = random_inputs(L=L, K=K)
-    assert_within_budget(partial(short_conv, activation=activation), partial(reference, activation=activation), inputs)
-    assert_within_budget(short_conv, reference, inputs | {"bias": None})
+def test_form_is_within_budget_of_the_reference(form, activation, K, L):
+    inputs, conv = random_inputs(L=L, K=K), partial(short_conv, backend=form)
+    assert_within_budget(partial(conv, activation=activation), partial(reference, activation=activation), inputs)
+    assert_within_budget(conv, reference, inputs | {"bias": None})
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
-def test_dtypes_are_within_budget(dtype):
-    inputs = cast(random_inputs(), dtype)
-    assert {x.dtype for x in short_conv(**inputs)} == {dtype}
-    assert_within_budget(short_conv, reference, inputs)
+def test_dtypes_are_within_budget(form, dtype):
+    skip_if_refused(form, dtype)
+    inputs, conv = cast(random_inputs(), dtype), partial(short_conv, backend=form)
+    assert {x.dtype for x in conv(**inputs)} == {dtype}
+    assert_within_budget(conv, reference, inputs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_blocks_of_tokens_and_channels_are_within_budget(dtype):
+    if not takes("cpp", dtype):
+        pytest.skip("the native library cannot be used")
+    ends = torch.tensor([0, 100, 128, 131, 300])  # a task is 128 tokens of 2048 channels
+    inputs = cast(random_inputs(B=1, L=300, D=2048 + 21, N=4), dtype)
+    conv, plain = (partial(short_conv, backend=form, cu_seqlens=ends) for form in ("cpp", "reference"))
+    assert_within_budget(conv, plain, inputs)
+
+
+def test_native_results_do_not_depend_on_the_threads():
+    if not takes("cpp", torch.float32):
+        pytest.skip("the native library cannot be used")
+    one = outputs_and_grads(partial(short_conv, backend="cpp"), random_inputs(L=300, D=40))
+    try:
+        torch.set_num_threads(3)
+        three = outputs_and_grads(partial(short_conv, backend="cpp"), random_inputs(L=300, D=40))
+    finally:
+        torch.set_num_threads(1)
+    assert all(torch.equal(x, three[name]) for name, x in one.items())
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_slices_of_a_wider_projection_agree_with_copies(form):
+    inputs = random_inputs(D=20)
+    x = inputs.pop("x")
+
+    def of_slices(x, weight, bias, state):
+        return short_conv(x[..., 3:9], weight[3:9], bias[3:9], state[..., 3:9], backend=form)
+
+    def of_copies(x, weight, bias, state):
+        copies = [z.contiguous() for z in (x[..., 3:9], weight[3:9], bias[3:9], state[..., 3:9])]
+        return short_conv(*copies, backend=form)
+
+    expected = outputs_and_grads(of_copies, {"x": x, **inputs})
+    for name, got in outputs_and_grads(of_slices, {"x": x, **inputs}).items():
+        assert torch.equal(got, expected[name]), name
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("K", [1, 4])
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_packed_sequences_equal_separate_ones(backend, K, dtype):
+    skip_if_refused(backend, torch.float64)
     ends = [0, 0, 1, 3, 3, 33, 50, 50]  # empty ones first, inside and last, and some shorter than K − 1
     inputs = cast(random_inputs(B=1, N=7, K=K), torch.float64)
     packed = partial(short_conv, backend=backend, cu_seqlens=torch.tensor(ends, dtype=dtype))
@@ -60,6 +104,8 @@ def test_packed_sequences_equal_separate_ones(backend, K, dtype):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("cut", [0, 1, 2, 16, 49, 50])
 def test_cutting_a_sequence_and_carrying_the_state_changes_nothing(backend, cut):
+    skip_if_refused(backend, torch.float64)
+
     def cut_in_two(x, weight, bias, state):
         y1, state = short_conv(x[:, :cut], weight, bias, state, backend=backend)
         y2, state = short_conv(x[:, cut:], weight, bias, state, backend=backend)
@@ -74,6 +120,8 @@ def test_cutting_a_sequence_and_carrying_the_state_changes_nothing(backend, cut)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("activation", ["silu", None])
 def test_torch_conv1d_agrees(backend, activation):
+    skip_if_refused(backend, torch.float64)
+
     def theirs(x, weight, bias, state):
         y = F.conv1d(torch.cat([state, x], 1).mT, weight[:, None], bias, groups=len(weight)).mT
         return F.silu(y) if activation else y
@@ -124,6 +172,7 @@ def test_no_state_is_zeros():
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_gradcheck(backend):
+    skip_if_refused(backend, torch.float64)
     leaves = [x.requires_grad_() for x in cast(random_inputs(L=5, D=3, K=3), torch.float64).values()]
     assert torch.autograd.gradcheck(partial(short_conv, backend=backend), leaves)
 
@@ -139,9 +188,12 @@ def test_any_shape_agrees_with_the_reference(B, L, D, K, activation):
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=6), st.integers(1, 5))
 def test_any_packing_agrees_with_the_reference(lengths, K):
     cu_seqlens = torch.tensor([0, *lengths]).cumsum(0)
-    inputs = cast(random_inputs(B=1, L=sum(lengths), N=len(lengths), D=3, K=K), torch.float64)
-    expected = outputs_and_grads(partial(reference, cu_seqlens=cu_seqlens), inputs)
-    for name, got in outputs_and_grads(partial(short_conv, cu_seqlens=cu_seqlens), inputs).items():
+    packed, plain = (partial(f, cu_seqlens=cu_seqlens) for f in (short_conv, reference))
+    inputs = random_inputs(B=1, L=sum(lengths), N=len(lengths), D=3, K=K)
+    assert_within_budget(packed, plain, inputs)
+    inputs = cast(inputs, torch.float64)
+    expected = outputs_and_grads(plain, inputs)
+    for name, got in outputs_and_grads(packed, inputs).items():
         assert torch.allclose(got, expected[name], rtol=1e-9, atol=1e-9), name
 
 

@@ -1,13 +1,23 @@
 """The gated delta rule on what leaves a layer's projections: L2 norm, scale, gates and rule in one."""
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from .. import checks
-from ..gated_delta_rule import BACKENDS, gated_delta_rule, gated_delta_rule_step_
-from .reference import rule_inputs
+from ..gated_delta_rule import BACKENDS as RULES
+from ..gated_delta_rule import check_inputs, cpp, gated_delta_rule_step_
+from .reference import gates, unit_keys
 
-__all__ = ["BACKENDS", "gated_delta_mix", "gated_delta_mix_step_"]
+
+def _composed(rule: Callable) -> Callable:
+    return lambda q, k, *others: rule(*unit_keys(q, k), *others)
+
+
+BACKENDS = {name: _composed(rule) for name, rule in RULES.items()}
+BACKENDS["cpp"] = partial(cpp.rule, normalise=True)
 
 
 def gated_delta_mix(
@@ -34,8 +44,8 @@ def gated_delta_mix(
     """
     op = "gated_delta_mix"
     dtype = _check(op, q, k, v, a, b, A_log, dt_bias, beta_max, "B L")
-    q, k, log_alpha, beta = rule_inputs(q, k, a, b, A_log, dt_bias, beta_max, dtype)
-    return gated_delta_rule(q, k, v, log_alpha, beta, state, cu_seqlens=cu_seqlens, backend=backend)
+    inputs = check_inputs(op, q, k, v, *gates(a, b, A_log, dt_bias, beta_max, dtype), state, cu_seqlens)
+    return checks.choose_backend(op, BACKENDS, backend, auto="chunkwise", like=q if q.shape[-1] > 1 else None)(*inputs)
 
 
 def gated_delta_mix_step_(
@@ -57,8 +67,7 @@ def gated_delta_mix_step_(
     op = "gated_delta_mix_step_"
     dtype = _check(op, q, k, v, a, b, A_log, dt_bias, beta_max, "N")
     checks.check_no_grad(op, q, k, v, a, b, A_log, dt_bias)
-    q, k, log_alpha, beta = rule_inputs(q, k, a, b, A_log, dt_bias, beta_max, dtype)
-    return gated_delta_rule_step_(q, k, v, log_alpha, beta, state)
+    return gated_delta_rule_step_(*unit_keys(q, k), v, *gates(a, b, A_log, dt_bias, beta_max, dtype), state)
 
 
 def _check(

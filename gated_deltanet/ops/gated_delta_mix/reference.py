@@ -17,11 +17,15 @@ def log_decay(a: Tensor, A_log: Tensor, dt_bias: Tensor) -> Tensor:
     return -A_log.exp() * softplus(a + dt_bias)
 
 
-def rule_inputs(
-    q: Tensor, k: Tensor, a: Tensor, b: Tensor, A_log: Tensor, dt_bias: Tensor, beta_max: float, dtype: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """q, k, log_alpha and beta of the rule. Computed in `dtype`; q and k come back in their own."""
-    q_unit, k_unit = (unit(x.to(dtype)) for x in (q, k))
+def unit_keys(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """q / ‖q‖ · d_k^−½ and k / ‖k‖, computed in float32 at least; they come back in their own dtypes."""
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    return (unit(q.to(dtype)) * q.shape[-1] ** -0.5).to(q.dtype), unit(k.to(dtype)).to(k.dtype)
+
+
+def gates(
+    a: Tensor, b: Tensor, A_log: Tensor, dt_bias: Tensor, beta_max: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """log_alpha and beta of the rule, in `dtype`."""
     log_alpha = log_decay(a.to(dtype), A_log.to(dtype), dt_bias.to(dtype))
-    beta = beta_max * b.to(dtype).sigmoid()
-    return (q_unit * q.shape[-1] ** -0.5).to(q.dtype), k_unit.to(k.dtype), log_alpha, beta
+    return log_alpha, beta_max * b.to(dtype).sigmoid()

@@ -6,7 +6,7 @@ from torch import Tensor
 from .. import checks
 from ..library import empty_contiguous, operator, without_autocast
 from ..packing import each_sequence
-from . import chunkwise
+from . import chunkwise, cpp
 from .parallel import parallel
 from .reference import recurrence
 
@@ -28,6 +28,7 @@ BACKENDS = {
     "reference": operator("gated_delta_rule_reference", SCHEMA, _per_sequence(recurrence), _fake),
     "parallel": operator("gated_delta_rule_parallel", SCHEMA, _per_sequence(parallel), _fake),
     "chunkwise": operator("gated_delta_rule_chunkwise", SCHEMA, chunkwise.forward, _fake, chunkwise.backward),
+    "cpp": cpp.rule,
 }
 
 
@@ -53,11 +54,27 @@ def gated_delta_rule(
     beta: [B, L, H_v], in [0, 1], or up to 2 for negative eigenvalues. Stable while β‖k‖² ≤ 2: use unit keys.
     state: [N, H_v, d_k, d_v] before the first token, zero if None; float32, or float64 with float64 inputs.
     cu_seqlens: [N + 1], packs N sequences in one row (B = 1). Without it N = B.
-    backend: "reference" (the recurrence), "parallel" (O(L²), for study), "chunkwise", or "auto".
+    backend: "reference" (the recurrence), "parallel" (O(L²), for study), "chunkwise", "cpp" (native, on a CPU,
+    float32 and bfloat16), or "auto": cpp where it can run, else chunkwise (and where d_k = 1, which rounds worse).
 
     Returns o: [B, L, H_v, d_v], in v's dtype, and the state after the last token of each sequence.
     """
     op = "gated_delta_rule"
+    inputs = check_inputs(op, q, k, v, log_alpha, beta, state, cu_seqlens)
+    return checks.choose_backend(op, BACKENDS, backend, auto="chunkwise", like=q if q.shape[-1] > 1 else None)(*inputs)
+
+
+def check_inputs(
+    op: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_alpha: Tensor | None,
+    beta: Tensor,
+    state: Tensor | None,
+    cu_seqlens: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+    """What a form takes: gates and state filled in, in the dtype of sums."""
     sizes = checks.check_shapes(
         op,
         q=(q, "B L H d_k"),
@@ -74,8 +91,7 @@ def gated_delta_rule(
         log_alpha = torch.zeros_like(beta, dtype=dtype)
     checks.check_log_alpha(op, log_alpha)
     state = checks.check_state(op, state, "N H_v d_k d_v", sizes, like=q)
-    form = checks.choose_backend(op, BACKENDS, backend, auto="chunkwise")
-    return form(q, k, v, log_alpha.to(dtype), beta.to(dtype), state, cu_seqlens)
+    return q, k, v, log_alpha.to(dtype), beta.to(dtype), state, cu_seqlens
 
 
 @without_autocast

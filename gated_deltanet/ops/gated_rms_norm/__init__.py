@@ -4,7 +4,7 @@ from torch import Tensor
 
 from .. import checks
 from ..library import empty_contiguous, operator
-from . import blocked, reference
+from . import blocked, cpp, reference
 
 SCHEMA = "(Tensor x, Tensor? gate, Tensor weight, float eps) -> Tensor"
 
@@ -16,6 +16,7 @@ def _fake(x, gate, weight, eps):
 BACKENDS = {
     "reference": operator("gated_rms_norm_reference", SCHEMA, reference.forward, _fake),
     "blocked": operator("gated_rms_norm_blocked", SCHEMA, blocked.forward, _fake, blocked.backward),
+    "cpp": operator("gated_rms_norm_cpp", SCHEMA, cpp.forward, _fake, cpp.backward),
 }
 
 
@@ -27,7 +28,8 @@ def gated_rms_norm(
         y = x / √(mean(x²) + eps) · weight · silu(gate)
 
     x: [..., d]. gate: [..., d], or None for the plain RMS norm. weight: [d], of any floating-point dtype.
-    backend: "reference", "blocked" (blocks of rows, with its own gradient), or "auto".
+    backend: "reference", "blocked" (blocks of rows, with its own gradient), "cpp" (native, on a CPU, float32
+    and bfloat16), or "auto": cpp where it can run, else blocked.
 
     Returns y: [..., d], in x's dtype; inside everything is float32 (float64 with float64 inputs).
     """
@@ -36,5 +38,5 @@ def gated_rms_norm(
     checks.check_shapes(op, x=(x, axes), gate=(gate, f"? {axes}"), weight=(weight, "d"))
     checks.check_floats(op, x=x, **({} if gate is None else {"gate": gate}))
     checks.check_floats(op, weight=weight)
-    form = checks.choose_backend(op, BACKENDS, backend, auto="blocked")
+    form = checks.choose_backend(op, BACKENDS, backend, auto="blocked", like=x)
     return form(x, gate, weight, eps)

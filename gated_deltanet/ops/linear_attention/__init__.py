@@ -5,7 +5,7 @@ from torch import Tensor
 from .. import checks
 from ..library import empty_contiguous, operator, without_autocast
 from ..packing import each_sequence
-from . import chunkwise
+from . import chunkwise, cpp
 from .parallel import parallel
 from .reference import recurrence
 
@@ -24,6 +24,7 @@ BACKENDS = {
     "reference": operator("linear_attention_reference", SCHEMA, _per_sequence(recurrence), _fake),
     "parallel": operator("linear_attention_parallel", SCHEMA, _per_sequence(parallel), _fake),
     "chunkwise": operator("linear_attention_chunkwise", SCHEMA, chunkwise.forward, _fake, chunkwise.backward),
+    "cpp": cpp.attention,
 }
 
 
@@ -51,7 +52,8 @@ def linear_attention(
         [B, L, H_v, d_k]       one decay a token and key: GLA, HGRN2
     state: [N, H_v, d_k, d_v] before the first token, zero if None; float32, or float64 with float64 inputs.
     cu_seqlens: [N + 1], packs N sequences in one row (B = 1). Without it N = B.
-    backend: "reference" (the recurrence), "parallel" (O(L²), for study), "chunkwise", or "auto".
+    backend: "reference" (the recurrence), "parallel" (O(L²), for study), "chunkwise", "cpp" (native, on a CPU,
+    float32 and bfloat16), or "auto": cpp where it can run, else chunkwise.
 
     Returns o: [B, L, H_v, d_v], in v's dtype, and the state after the last token of each sequence.
     """
@@ -60,7 +62,7 @@ def linear_attention(
     checks.check_log_alpha(op, log_alpha)
     sizes["N"] = checks.check_cu_seqlens(op, cu_seqlens, q)
     state = checks.check_state(op, state, "N H_v d_k d_v", sizes, like=q)
-    form = checks.choose_backend(op, BACKENDS, backend, auto="chunkwise")
+    form = checks.choose_backend(op, BACKENDS, backend, auto="chunkwise", like=q)
     return form(q, k, v, log_alpha, state, cu_seqlens)
 
 

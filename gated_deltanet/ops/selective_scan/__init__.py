@@ -5,7 +5,7 @@ from torch import Tensor
 from .. import checks
 from ..library import empty_contiguous, operator, without_autocast
 from ..packing import each_sequence
-from . import chunkwise
+from . import chunkwise, cpp
 from .reference import recurrence
 
 SCHEMA = "(Tensor x, Tensor dt, Tensor A, Tensor B, Tensor C, Tensor state, Tensor? cu_seqlens) -> (Tensor, Tensor)"
@@ -22,6 +22,7 @@ def _reference(x, dt, A, B, C, state, cu_seqlens):
 BACKENDS = {
     "reference": operator("selective_scan_reference", SCHEMA, _reference, _fake),
     "chunkwise": operator("selective_scan_chunkwise", SCHEMA, chunkwise.forward, _fake, chunkwise.backward),
+    "cpp": operator("selective_scan_cpp", SCHEMA, cpp.forward, _fake, cpp.backward),
 }
 
 
@@ -46,7 +47,8 @@ def selective_scan(
     A: [D, n], finite, < 0 for a decay. B, C: [batch, L, n].
     state: [N, D, n] before the first token, zero if None; float32, or float64 with float64 inputs.
     cu_seqlens: [N + 1], packs N sequences in one row (batch = 1). Without it N = batch.
-    backend: "reference" (the recurrence), "chunkwise", or "auto".
+    backend: "reference" (the recurrence), "chunkwise", "cpp" (native, on a CPU, float32 and bfloat16), or "auto":
+    cpp where it can run, else chunkwise.
 
     Returns y: [batch, L, D], in x's dtype, and the state after the last token of each sequence.
     """
@@ -55,7 +57,7 @@ def selective_scan(
     _check_dt(op, dt)
     sizes["N"] = checks.check_cu_seqlens(op, cu_seqlens, x)
     state = checks.check_state(op, state, "N D n", sizes, like=x)
-    form = checks.choose_backend(op, BACKENDS, backend, auto="chunkwise")
+    form = checks.choose_backend(op, BACKENDS, backend, auto="chunkwise", like=x)
     return form(x, dt, A, B, C, state, cu_seqlens)
 
 

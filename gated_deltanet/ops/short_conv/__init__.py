@@ -7,7 +7,7 @@ from torch import Tensor
 from .. import checks
 from ..library import empty_contiguous, operator, without_autocast
 from ..packing import each_sequence
-from . import blocked
+from . import blocked, cpp
 from .reference import convolution
 
 SCHEMA = (
@@ -26,6 +26,7 @@ def _per_sequence(x, weight, bias, state, activation, cu_seqlens):
 BACKENDS = {
     "reference": operator("short_conv_reference", SCHEMA, _per_sequence, _fake),
     "blocked": operator("short_conv_blocked", SCHEMA, blocked.forward, _fake, blocked.backward),
+    "cpp": operator("short_conv_cpp", SCHEMA, cpp.forward, _fake, cpp.backward),
 }
 
 
@@ -46,7 +47,8 @@ def short_conv(
     x: [B, L, D]. weight: [D, K]. bias: [D], zero if None. activation: "silu" or None.
     state: [N, K − 1, D], in x's dtype, the inputs before the first token, oldest first; zero if None.
     cu_seqlens: [N + 1], packs N sequences in one row (B = 1). Without it N = B.
-    backend: "reference" (token by token), "blocked" (shifted products on blocks of tokens), or "auto".
+    backend: "reference" (token by token), "blocked" (shifted products on blocks of tokens), "cpp" (native, on a CPU,
+    float32 and bfloat16), or "auto": cpp where it can run, else blocked.
 
     Returns y: [B, L, D], in x's dtype, and the state after the last token of each sequence. Sums are in float32.
     """
@@ -54,7 +56,7 @@ def short_conv(
     sizes = checks.check_shapes(op, x=(x, "B L D"), weight=(weight, "D K"), bias=(bias, "? D"))
     sizes["N"] = checks.check_cu_seqlens(op, cu_seqlens, x)
     state = _check(op, x, weight, bias, state, activation, sizes)
-    form = checks.choose_backend(op, BACKENDS, backend, auto="blocked")
+    form = checks.choose_backend(op, BACKENDS, backend, auto="blocked", like=x)
     return form(x, weight, bias, state, activation, cu_seqlens)
 
 

@@ -1,0 +1,87 @@
+// The C interface: plain structs that Python fills through ctypes (gated_deltanet/ops/native.py mirrors them).
+#pragma once
+#include <cstdint>
+
+extern "C" {
+
+// Tokens of one operand: row t, head h at data + t·token + h·head, the last axis contiguous. Strides count elements.
+struct Rows {
+    void *data;
+    int64_t token, head;
+};
+
+// gated_delta_rule, forward and backward. Sequence n is the tokens ends[n] to ends[n + 1].
+struct Rule {
+    int64_t N, H, H_v, d_k, d_v, threads;
+    int32_t bfloat16;   // q, k, v, o and their gradients; everything else is float
+    int32_t normalise;  // q and k are first made unit vectors, and q scaled by d_k^-1/2
+    const int64_t *ends;
+    Rows q, k, v, log_alpha, beta;
+    const float *state;  // [N, H_v, d_k, d_v]
+    Rows o;
+    float *last_state;
+    // Training: what backward needs. NULL for inference.
+    float *corrections;  // [tokens, H_v, d_v], u before β
+    float *checkpoints;  // [ends[N] / interval + N, H_v, d_k, d_v], the state every `interval` tokens
+    // Backward only.
+    Rows do_, dq, dk, dv, dlog_alpha, dbeta;
+    const float *dlast_state;
+    float *dstate;
+};
+
+// short_conv, forward and backward. Sequence n is the tokens ends[n] to ends[n + 1].
+struct ShortConv {
+    int64_t N, D, K, threads;
+    int32_t bfloat16;  // x, y, the states and their gradients; everything else is float
+    int32_t silu;
+    const int64_t *ends;
+    Rows x;
+    const float *taps, *bias;  // [K, D], [D] or NULL
+    const void *state;         // [N, K − 1, D]
+    Rows y;
+    void *last_state;
+    // Backward only.
+    Rows dy, dx;
+    const void *dlast_state;
+    void *dstate;
+    float *dtaps;  // [K + 1, D]: the last row is dbias
+};
+
+// gated_rms_norm, forward and backward, of tokens · H rows of d numbers. gate.data is NULL for the plain norm.
+struct RmsNorm {
+    int64_t tokens, H, d, threads;
+    int32_t bfloat16;
+    float eps;
+    Rows x, gate;
+    const float *weight;  // [d]
+    Rows y;
+    // Backward only.
+    Rows dy, dx, dgate;
+    float *dweight;
+};
+
+// swiglu, forward and backward, of rows of d numbers.
+struct SwiGLU {
+    int64_t rows, d, threads;
+    int64_t bfloat16;
+    Rows gate, up, y;
+    // Backward only.
+    Rows dy, dgate, dup;
+};
+
+// selective_scan, forward and backward. The D channels go in `parts` ranges of `channels`, a multiple of 16.
+struct Scan {
+    int64_t N, D, n, parts, channels, threads;
+    int64_t bfloat16;  // x, B, C, y and dy, dx; everything else is float
+    const int64_t *ends;
+    Rows x, dt, B, C;  // heads are not used
+    const float *A, *state;  // [D, n], [N, D, n]
+    Rows y;
+    float *last_state;
+    // Backward only.
+    Rows dy, dx, ddt;
+    float *dBC, *dA;  // [parts, tokens, 2, n] and [N, D, n], to be summed over parts and N
+    const float *dlast_state;
+    float *dstate;
+};
+}

@@ -1,0 +1,61 @@
+// Chooses the kernels compiled for this processor, once, and exports them.
+#include <cstring>
+
+#include "kernels.h"
+
+#if defined(__x86_64__)
+namespace avx512 {
+extern const Kernels table;
+}
+namespace avx2 {
+extern const Kernels table;
+}
+#endif
+namespace portable {
+extern const Kernels table;
+}
+
+namespace {
+
+struct Choice {
+    const Kernels *table;
+    bool usable;
+};
+
+// Best first.
+const Choice choices[] = {
+#if defined(__x86_64__)
+    {&avx512::table, __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")},
+    {&avx2::table, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")},
+#endif
+    {&portable::table, true},
+};
+
+const Kernels *best() {
+    for (const Choice &choice : choices)
+        if (choice.usable) return choice.table;
+    return nullptr;
+}
+const Kernels *chosen = best();
+
+}  // namespace
+
+extern "C" {
+
+const char *gdn_instruction_set() { return chosen->instruction_set; }
+
+// Uses another instruction set, for tests. 0 if there is none of that name or this processor lacks it.
+int gdn_use_instruction_set(const char *name) {
+    for (const Choice &choice : choices)
+        if (choice.usable && !std::strcmp(choice.table->instruction_set, name)) {
+            chosen = choice.table;
+            return 1;
+        }
+    return 0;
+}
+
+#define EXPORT(kernel, Arguments) \
+    void gdn_##kernel(const Arguments *arguments) { chosen->kernel(*arguments); }
+KERNELS(EXPORT)
+}

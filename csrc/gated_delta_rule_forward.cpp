@@ -1,0 +1,216 @@
+// The gated delta rule, forward, chunk by chunk: S is folded in before the solve, so W is never formed. Linear attention
+// with one decay a token is the same without the correction: U = V. With PAIRS the three large products multiply
+// bfloat16 numbers, two at a time; everything else, the solve above all, stays in float.
+#include "gated_delta_rule.h"
+#include "threads.h"
+
+namespace GDN_ISA {
+namespace {
+
+// A task: some neighbouring key heads, each with its group of value heads.
+template <bool DELTA, bool PAIRS> struct Forward {
+    const Rule &r;
+    Sizes s;
+    long heads, group;
+    float *K_all, *Q_all, *V_all;  // [heads, C, dk], [heads · group, C, dv]
+    float *K, *Q;                  // of the head at work
+    float *Kt, *KK, *QK, *A, *P, *U, *U_right, *factor;
+    Decay decay;
+    Ahead ahead;
+    float *S;  // [heads · group, panels, dk, PANEL]
+    // Words of two bfloat16 numbers, paired along the axis that is summed: [C, dk/2], [dk/2, C], [C/2, dk], …
+    uint32_t *K_words, *Q_words, *Kt_words, *K_pairs, *S_words, *U_words;
+
+    Forward(const Rule &r, Take &take, long heads, long group)
+        : r(r), s(r.d_k, r.d_v), heads(heads), group(group), K_all(take(heads * C * s.dk)),
+          Q_all(take(heads * C * s.dk)), V_all(take(heads * group * C * s.dv)), K(nullptr), Q(nullptr),
+          Kt(take(s.dk * C)), KK(take(C * C)), QK(take(C * C)), A(take(C * C)), P(take(C * C)), U(take(C * PANEL)),
+          U_right(take(C * PANEL)), factor(take(C)), decay(take), S(take(heads * group * s.dk * s.dv)), K_words(words(take, C * s.dk / 2)),
+          Q_words(words(take, C * s.dk / 2)), Kt_words(words(take, C * s.dk / 2)), K_pairs(words(take, C * s.dk / 2)),
+          S_words(words(take, s.dk / 2 * PANEL)), U_words(words(take, C / 2 * PANEL)) {}
+    static uint32_t *words(Take &take, long n) { return (uint32_t *)take(n); }
+
+    template <class T> void read(long first, long value_head, long tokens) {
+        long key_head = value_head * r.H / r.H_v;
+        read_rows<T>(r.k, first, key_head, heads, tokens, s.d_k, s.dk, K_all);
+        read_rows<T>(r.q, first, key_head, heads, tokens, s.d_k, s.dk, Q_all);
+        read_rows<T>(r.v, first, value_head, heads * group, tokens, s.d_v, s.dv, V_all);
+    }
+
+    template <class T> void look_ahead(long first, long end, long value_head) {
+        long tokens = first >= end ? 0 : end - first < C ? end - first : C, key_head = value_head * r.H / r.H_v;
+        ahead = Ahead();
+        ahead.add<T>(r.k, first, key_head, heads, r.d_k);
+        ahead.add<T>(r.q, first, key_head, heads, r.d_k);
+        ahead.add<T>(r.v, first, value_head, heads * group, r.d_v);
+        ahead.add<T>(r.o, first, value_head, heads * group, r.d_v);
+        ahead.spread(tokens, heads * group * s.panels * (2 * C / TILE_M + s.dk / UPDATE_M));
+    }
+
+    // K, Q and their products, for one key head of the task.
+    void key_products(long head, long tokens) {
+        K = K_all + head * C * s.dk, Q = Q_all + head * C * s.dk;
+        if (r.normalise) {
+            normalise_rows(K, s, tokens, 1, factor);
+            normalise_rows(Q, s, tokens, 1 / std::sqrt(float(s.d_k)), factor);
+        }
+        long rows = round_up(tokens, TILE_M);
+        if (PAIRS) {
+            for (long i = 0; i < C; i++) pair_columns(K + i * s.dk, K_words + i * s.dk / 2, s.dk);
+            for (long i = 0; i < C; i++) pair_columns(Q + i * s.dk, Q_words + i * s.dk / 2, s.dk);
+            for (long i = 0; i < C; i += 2) pair_rows(K + i * s.dk, K + (i + 1) * s.dk, K_pairs + i / 2 * s.dk, s.dk);
+            for (long i = 0; i < s.dk / 2; i++)
+                for (long j = 0; j < C; j++) Kt_words[i * C + j] = K_words[j * s.dk / 2 + i];
+            if (DELTA) lower_product_of_words(K_words, KK, rows);
+            lower_product_of_words(Q_words, QK, rows);
+            return;
+        }
+        transpose(K, s.dk, Kt, C, C, s.dk);
+        if (DELTA) lower_product(K, Kt, KK, s, rows);
+        lower_product(Q, Kt, QK, s, rows);
+    }
+
+    KERNEL void lower_product_of_words(const uint32_t *X, float *out, long rows) const {
+        for (long i = 0; i < rows; i += UPDATE_M)
+            for (long j = 0; j < i + UPDATE_M; j += W) {
+                Tile<UPDATE_M, 1> t;
+                t.zero();
+                add_words(t, X + i * s.dk / 2, s.dk / 2, 1, Kt_words + j, C, s.dk / 2);
+                t.store_to(out + i * C + j, C);
+            }
+    }
+
+    // t += rows i … of K or Q, times a panel of S.
+    INLINE void add_keys(Tile<TILE_M, TILE_N> &t, const float *X, const uint32_t *X_words, const float *S, long i) const {
+        if (PAIRS) add_words(t, X_words + i * s.dk / 2, s.dk / 2, 1, S_words, PANEL, s.dk / 2);
+        else t.add_product(X + i * s.dk, s.dk, 1, S, PANEL, s.d_k);
+    }
+
+    KERNEL void pair_state(const float *S) {
+        for (long k = 0; k < s.dk; k += 2) pair_rows(S + k * PANEL, S + (k + 1) * PANEL, S_words + k / 2 * PANEL, PANEL);
+    }
+
+    KERNEL void update_by_pairs(float *S, long rows) {
+        for (long i = 0; i < rows; i += 2)
+            pair_rows(U_right + i * PANEL, U_right + (i + 1) * PANEL, U_words + i / 2 * PANEL, PANEL);
+        for (long k = 0; k < s.dk; k += UPDATE_M) {
+            ahead.ask();
+            UNROLL for (int n = 0; n < TILE_N; n++) {
+                Tile<UPDATE_M, 1> t;
+                t.load_from(S + k * PANEL + n * W, PANEL);
+                t.scale(decay.gamma[C - 1]);
+                add_words(t, K_pairs + k, 1, s.dk, U_words + n * W, PANEL, rows / 2);
+                t.store_to(S + k * PANEL + n * W, PANEL);
+            }
+        }
+    }
+
+    // Γ ⊙ K Kᵀ and Γ ⊙ Q Kᵀ, for the decays at hand. Only what is on or below the diagonal is read later.
+    void mask(long rows) {
+        for (long i = 0; i < rows * C; i += W) {
+            vec Gamma = load(decay.Gamma + i);
+            if (DELTA) store(A + i, Gamma * load(KK + i));
+            store(P + i, Gamma * load(QK + i));
+        }
+    }
+
+    // Rows i … of U: what is to be corrected, minus what earlier tokens of the chunk have done already.
+    KERNEL void solve(const float *V, float *kept, const float *S, long i, long rows, long columns) {
+        Tile<TILE_M, TILE_N> t, target;
+        if (!DELTA) {
+            t.load_from(V + i * s.dv, s.dv);
+            t.store_to(U + i * PANEL, PANEL);
+            t.scale_rows(decay.to_end() + i);
+            t.store_to(U_right + i * PANEL, PANEL);
+            return;
+        }
+        t.zero();
+        add_keys(t, K, K_words, S, i);
+        t.scale_rows(decay.gamma + i);
+        t.add_product(A + i * C, C, 1, U, PANEL, i);
+        target.load_from(V + i * s.dv, s.dv);
+        UNROLL for (int m = 0; m < TILE_M; m++) {
+            UNROLL for (int n = 0; n < TILE_N; n++) t.c[m][n] = target.c[m][n] - t.c[m][n];
+            UNROLL for (int j = 0; j < m; j++) UNROLL for (int n = 0; n < TILE_N; n++)
+                t.c[m][n] -= (A[(i + m) * C + i + j] * decay.beta[i + j]) * t.c[j][n];
+        }
+        if (kept) write_tile(t, kept + i * r.H_v * s.d_v, r.H_v * s.d_v, rows - i, columns);
+        t.scale_rows(decay.beta + i);
+        t.store_to(U + i * PANEL, PANEL);
+        t.scale_rows(decay.to_end() + i);
+        t.store_to(U_right + i * PANEL, PANEL);
+    }
+
+    template <class T> KERNEL void output(T *o, const float *S, long i, long rows, long columns) {
+        Tile<TILE_M, TILE_N> t;
+        t.zero();
+        add_keys(t, Q, Q_words, S, i);
+        t.scale_rows(decay.gamma + i);
+        t.add_product(P + i * C, C, 1, U, PANEL, i + TILE_M);
+        write_tile(t, o + i * r.o.token, r.o.token, rows - i, columns);
+    }
+
+    template <class T> void value_head(long first, long head, long tokens, const float *V, float *S) {
+        decay.fill(r, first, head, tokens);
+        long rows = round_up(tokens, TILE_M);
+        mask(rows);
+        for (long p = 0; p < s.panels; p++) {
+            float *S_p = S + p * s.dk * PANEL;
+            long column = p * PANEL, columns = s.d_v - column;
+            T *o = (T *)r.o.data + first * r.o.token + head * r.o.head + column;
+            float *kept = r.corrections ? r.corrections + (first * r.H_v + head) * s.d_v + column : nullptr;
+            if (PAIRS) pair_state(S_p);
+            for (long i = 0; i < rows; i += TILE_M) ahead.ask(), solve(V + column, kept, S_p, i, tokens, columns);
+            for (long i = 0; i < rows; i += TILE_M) ahead.ask(), output(o, S_p, i, tokens, columns);
+            if (PAIRS) update_by_pairs(S_p, rows);
+            else update_panel(S_p, S_p, K, U_right, decay.gamma[C - 1], s, rows, ahead);
+        }
+    }
+};
+
+// Key heads a task takes together: neighbours share pages of memory, as long as there is work for every thread.
+long heads_per_task(const Rule &r, long heads) {
+    for (long together = 8; together > 1; together /= 2)
+        if (heads % together == 0 && r.N * heads / together >= 2 * r.threads) return together;
+    return 1;
+}
+
+template <class T, bool DELTA, bool PAIRS = false> void run(const Rule &r) {
+    if (!r.H_v) return;
+    long group = r.H_v / r.H;                  // value heads that share a key head's products,
+    if (r.N * r.H < 2 * r.threads) group = 1;  // unless there are too few key heads for the threads
+    long heads = heads_per_task(r, r.H_v / group), per_task = heads * group, tasks = r.H_v / per_task;
+    gdn::parallel(r.N * tasks, r.threads, [&](int64_t task) {
+        Take count{nullptr};
+        Forward<DELTA, PAIRS>(r, count, heads, group);
+        Take take{gdn::scratch(count.used)};
+        Forward<DELTA, PAIRS> f(r, take, heads, group);
+        long n = task / tasks, head_0 = task % tasks * per_task, end = r.ends[n + 1];
+        long size = r.d_k * r.d_v, stride = f.s.dk * f.s.dv;
+        for (long h = 0; h < per_task; h++) read_state(r.state + (n * r.H_v + head_0 + h) * size, f.s, f.S + h * stride);
+        for (long first = r.ends[n]; first < end; first += C) {
+            long tokens = end - first < C ? end - first : C;
+            if (r.checkpoints && (first - r.ends[n]) % CHECKPOINT == 0) {
+                long place = r.ends[n] / CHECKPOINT + n + (first - r.ends[n]) / CHECKPOINT;
+                for (long h = 0; h < per_task; h++)
+                    write_state(f.S + h * stride, f.s, r.checkpoints + (place * r.H_v + head_0 + h) * size);
+            }
+            f.template read<T>(first, head_0, tokens);
+            f.template look_ahead<T>(first + C, end, head_0);
+            for (long h = 0; h < per_task; h++) {
+                if (h % group == 0) f.key_products(h / group, tokens);
+                f.template value_head<T>(first, head_0 + h, tokens, f.V_all + h * C * f.s.dv, f.S + h * stride);
+            }
+        }
+        for (long h = 0; h < per_task; h++)
+            write_state(f.S + h * stride, f.s, r.last_state + (n * r.H_v + head_0 + h) * size);
+    });
+}
+
+}  // namespace
+
+void gated_delta_rule_forward(const Rule &r) { r.bfloat16 ? run<uint16_t, true, WORDS>(r) : run<float, true>(r); }
+
+void linear_attention_forward(const Rule &r) { r.bfloat16 ? run<uint16_t, false, WORDS>(r) : run<float, false>(r); }
+
+}  // namespace GDN_ISA

@@ -1,0 +1,106 @@
+// Linear attention with a decay per token and key, forward, chunk by chunk: O = (γ ⊙ Q) S + P V, then S' = diag(γ_C) S +
+// K_rightᵀ V.
+#include "linear_attention_per_key.h"
+#include "threads.h"
+
+namespace GDN_ISA {
+namespace {
+
+// A task: some neighbouring key heads, each with its group of value heads.
+struct Forward {
+    const Rule &r;
+    Sizes s;
+    long heads, group;
+    float *K, *Q, *V;  // [heads, C, dk], [heads · group, C, dv]
+    KeyDecay decay;
+    float *Kd, *P;  // [C, dk], [C, C]
+    Ahead ahead;
+    float *S;  // [heads · group, panels, dk, PANEL]
+
+    Forward(const Rule &r, Take &take, long heads, long group)
+        : r(r), s(r.d_k, r.d_v), heads(heads), group(group), K(take(heads * C * s.dk)), Q(take(heads * C * s.dk)),
+          V(take(heads * group * C * s.dv)), decay(take, s), Kd(take(C * s.dk)), P(take(C * C)),
+          S(take(heads * group * s.dk * s.dv)) {}
+
+    template <class T> void read(long first, long value_head, long tokens) {
+        long key_head = value_head * r.H / r.H_v;
+        read_rows<T>(r.k, first, key_head, heads, tokens, s.d_k, s.dk, K);
+        read_rows<T>(r.q, first, key_head, heads, tokens, s.d_k, s.dk, Q);
+        read_rows<T>(r.v, first, value_head, heads * group, tokens, s.d_v, s.dv, V);
+    }
+
+    template <class T> void look_ahead(long first, long end, long value_head) {
+        long tokens = first >= end ? 0 : end - first < C ? end - first : C, key_head = value_head * r.H / r.H_v;
+        ahead = Ahead();
+        ahead.add<T>(r.k, first, key_head, heads, r.d_k);
+        ahead.add<T>(r.q, first, key_head, heads, r.d_k);
+        ahead.add<T>(r.v, first, value_head, heads * group, r.d_v);
+        ahead.add<float>(r.log_alpha, first, value_head, heads * group, r.d_k);
+        ahead.add<T>(r.o, first, value_head, heads * group, r.d_v);
+        ahead.spread(tokens, 1 + heads * group * s.panels * (C / TILE_M + s.dk / UPDATE_M));
+    }
+
+    template <class T> KERNEL void output(T *o, const float *S, const float *V, long i, long tokens, long columns) {
+        Tile<TILE_M, TILE_N> t;
+        t.zero();
+        t.add_product(decay.Q_left + i * s.dk, s.dk, 1, S, PANEL, s.d_k);
+        t.add_product(P + i * C, C, 1, V, s.dv, i + TILE_M);
+        write_tile(t, o + i * r.o.token, r.o.token, tokens - i, columns);
+    }
+
+    // Head h of the task, which is value head `head`.
+    template <class T> void value_head(long first, long h, long head, long tokens) {
+        const float *K = this->K + h / group * C * s.dk, *Q = this->Q + h / group * C * s.dk, *V = this->V + h * C * s.dv;
+        decay.fill(r, s, first, head, tokens, K, Q);
+        decayed_product(Q, K, decay.alpha, Kd, P, s, tokens);
+        long rows = round_up(tokens, TILE_M);
+        for (long p = 0; p < s.panels; p++) {
+            float *S_p = S + (h * s.panels + p) * s.dk * PANEL;
+            long column = p * PANEL;
+            T *o = (T *)r.o.data + first * r.o.token + head * r.o.head + column;
+            for (long i = 0; i < rows; i += TILE_M) ahead.ask(), output(o, S_p, V + column, i, tokens, s.d_v - column);
+            update_rows(S_p, S_p, decay, V + column, s, rows, ahead);
+        }
+    }
+};
+
+// Key heads a task takes together: neighbours share pages of memory, as long as there is work for every thread.
+long heads_per_task(const Rule &r, long heads) {
+    for (long together = 8; together > 1; together /= 2)
+        if (heads % together == 0 && r.N * heads / together >= 2 * r.threads) return together;
+    return 1;
+}
+
+template <class T> void run(const Rule &r) {
+    long group = r.H_v / r.H;
+    if (!group || r.N * r.H < 2 * r.threads) group = 1;  // none, or too few key heads for the threads
+    long heads = heads_per_task(r, r.H_v / group), per_task = heads * group, tasks = r.H_v / per_task;
+    gdn::parallel(r.N * tasks, r.threads, [&](int64_t task) {
+        Take count{nullptr};
+        Forward(r, count, heads, group);
+        Take take{gdn::scratch(count.used)};
+        Forward f(r, take, heads, group);
+        long n = task / tasks, head_0 = task % tasks * per_task, end = r.ends[n + 1];
+        long size = r.d_k * r.d_v, stride = f.s.dk * f.s.dv;
+        for (long h = 0; h < per_task; h++) read_state(r.state + (n * r.H_v + head_0 + h) * size, f.s, f.S + h * stride);
+        for (long first = r.ends[n]; first < end; first += C) {
+            long tokens = end - first < C ? end - first : C;
+            if (r.checkpoints && (first - r.ends[n]) % CHECKPOINT == 0) {
+                long place = r.ends[n] / CHECKPOINT + n + (first - r.ends[n]) / CHECKPOINT;
+                for (long h = 0; h < per_task; h++)
+                    write_state(f.S + h * stride, f.s, r.checkpoints + (place * r.H_v + head_0 + h) * size);
+            }
+            f.read<T>(first, head_0, tokens);
+            f.look_ahead<T>(first + C, end, head_0);
+            for (long h = 0; h < per_task; h++) f.value_head<T>(first, h, head_0 + h, tokens);
+        }
+        for (long h = 0; h < per_task; h++)
+            write_state(f.S + h * stride, f.s, r.last_state + (n * r.H_v + head_0 + h) * size);
+    });
+}
+
+}  // namespace
+
+void linear_attention_per_key_forward(const Rule &r) { r.bfloat16 ? run<uint16_t>(r) : run<float>(r); }
+
+}  // namespace GDN_ISA

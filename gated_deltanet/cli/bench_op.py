@@ -1,0 +1,155 @@
+"""`gdn bench op`: its options, and its tables."""
+
+import os
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Op:
+    """Measure how fast the gated delta rule is: each backend, and each peer that is installed.
+
+    All contestants of a case take turns, and each is judged by its best turn. The yardstick, torch.mm of float32
+    matrices of 2048², takes turns with them. Peers: the torch functions of transformers; ONNX Runtime's operator
+    (packages onnxruntime and onnx).
+
+    Example: gdn bench op --lengths 1 2048 --dtypes float32 --out op.json
+    """
+
+    lengths: tuple[int, ...] | None = None
+    """Tokens in the sequence; 1 is a decoding step. By default 1 64 512 2048 4096 16384."""
+    dtypes: tuple[str, ...] = ("float32", "bfloat16")
+    """Of q, k and v."""
+    heads: int = 16
+    """Heads of q, k and v."""
+    d_k: int = 128
+    """Width of a key."""
+    d_v: int = 128
+    """Width of a value."""
+    threads: int | None = None
+    """As many as torch uses, by default."""
+    backends: tuple[str, ...] | None = None
+    """By default all, but reference and parallel for short sequences only."""
+    peers: tuple[str, ...] | None = None
+    """By default all that are installed; nothing after --peers leaves them out."""
+    tables: tuple[str, ...] = ("lengths", "shapes", "threads", "growth")
+    """lengths: the sizes above. shapes: short sequences, small and odd heads. threads: one against all, 2048 tokens.
+    growth: 16384 tokens against 2048."""
+    seconds: float = 1.0
+    """For each contestant of each case, at least."""
+    quick: bool = False
+    """Shorter sequences and less time: to see that it works."""
+    keep_memory: bool = False
+    """Freed memory stays with the process, so that page faults of large results do not count (with glibc; in the
+    table growth they never do)."""
+    json: bool = False
+    """Print one JSON document instead of tables."""
+    out: Path | None = None
+    """Write the JSON document to this file."""
+
+    def run(self) -> None:
+        from gated_deltanet.bench import machine, op, op_plan, peers
+        from gated_deltanet.cli.report import check_out, print_json, tracked, write_json
+
+        if self.out:
+            check_out(self.out)
+        settings = settings_of(self)
+        op_plan.check(settings)
+        start = {"machine": machine.describe(), "date": datetime.now(timezone.utc).isoformat(timespec="seconds")}
+        start |= {"load": load(), "peers": peers.versions(settings.peers), "settings": settings._asdict()}
+        document = {**start, "rows": op.measure(settings, track=partial(tracked, what="measuring"))}
+        if self.out:
+            write_json(self.out, document)
+        if self.json:
+            return print_json(document)
+        print_tables(document)
+
+
+def settings_of(options: Op) -> Any:
+    import torch
+
+    from gated_deltanet.bench import peers
+    from gated_deltanet.bench.op_plan import LENGTHS, QUICK_LENGTHS, Settings
+
+    chosen = {name: value for name, value in asdict(options).items() if name in Settings._fields}
+    default: dict[str, Any] = {"threads": torch.get_num_threads(), "backends": None}
+    default["lengths"] = QUICK_LENGTHS if options.quick else LENGTHS
+    default["peers"] = tuple(peers.installed()) if options.peers is None else ()
+    filled = {name: default[name] if value is None else value for name, value in chosen.items()}
+    return Settings(**filled)._replace(seconds=min(options.seconds, 0.1) if options.quick else options.seconds)
+
+
+def load() -> float | None:
+    """Programs that ran at the same time in the last minute."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+
+
+TITLES = {
+    "lengths": "Gated delta rule",
+    "shapes": "Short sequences, small and odd heads",
+    "threads": "One thread against all",
+    "growth": "A long sequence against a shorter one",
+}
+HEADS = {"transformers": "× HF", "onnxruntime": "× ONNX"}
+NOTES = [
+    "µs: per token and head. GFLOP/s: useful ones, 6 d_k d_v per token and head forward, 18 with backward.",
+    "sgemm: share of what torch.mm of float32 reaches. MiB: most memory held during the call, results included.",
+    "step: one token decoded; step_ in place. cost: of a token, against the shorter sequence, without page faults.",
+]
+
+
+def print_tables(document: dict[str, Any]) -> None:
+    from gated_deltanet.cli.report import print_table
+
+    measured = [row for row in document["rows"] if "left_out" not in row]
+    for title in dict.fromkeys(map(title_of, measured)):
+        rows = [row for row in measured if title_of(row) == title]
+        peers = [peer for peer in document["peers"] if any(peer in row["times_faster_than"] for row in rows)]
+        print_table(title, list(cells(rows[0], peers)), [list(cells(row, peers).values()) for row in rows])
+    for note in notes(document):
+        print(note)
+
+
+def title_of(row: dict[str, Any]) -> str:
+    sizes = [] if row["table"] == "shapes" else [f"{row['H']} heads of {row['d_k']} × {row['d_v']}"]
+    threads = [] if row["table"] == "threads" else [f"threads: {row['threads']}"]
+    return "\n".join([TITLES[row["table"]], f"{row['what']}, {row['dtype']}", ", ".join(sizes + threads)]).strip()
+
+
+def cells(row: dict[str, Any], peers: list[str]) -> dict[str, str]:
+    """By column."""
+    table, peak = row["table"], row["peak_bytes"]
+    found = {"L": str(row["L"])}
+    if table == "shapes":
+        found["heads"] = f"{row['H']}×{row['d_k']}×{row['d_v']}"
+    if table == "threads":
+        found["threads"] = str(row["threads"])
+    found |= {"who": row["who"], "µs": decimals(row["us"]), "GFLOP/s": f"{row['gflops']:.1f}"}
+    found |= {"sgemm": f"{row['share_of_sgemm']:.2f}", "MiB": "" if peak is None else f"{peak / 2**20:.1f}"}
+    if table in ("threads", "growth"):
+        return found | {"speed-up" if table == "threads" else "cost": decimals(row.get("speedup", row.get("growth")))}
+    return found | {HEADS[peer]: decimals(row["times_faster_than"].get(peer)) for peer in peers}
+
+
+def decimals(x: float | None) -> str:
+    """As many as tell something."""
+    return "" if x is None else f"{x:.2f}" if x < 10 else f"{x:.1f}" if x < 100 else f"{x:.0f}"
+
+
+def notes(document: dict[str, Any]) -> list[str]:
+    left_out = (row for row in document["rows"] if "left_out" in row)
+    busy = document["load"]
+    return [
+        f"{document['machine']['cpu']['model']}, {document['date']}.",
+        *NOTES,
+        *(f"{HEADS[peer]}: times faster than {peer} {version}." for peer, version in document["peers"].items()),
+        *(f"Left out: {r['who']}, {r['what']}, {r['dtype']}, L = {r['L']}: {r['left_out']}." for r in left_out),
+        *(
+            [f"Other programs were running (load {busy:.1f}): the figures may be far off."]
+            if busy and busy > 0.5
+            else []
+        ),
+    ]

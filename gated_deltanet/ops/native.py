@@ -1,0 +1,112 @@
+"""The library of native kernels: csrc/, compiled when the package is installed, called through ctypes."""
+
+import ctypes
+from ctypes import c_int32, c_int64, c_void_p
+from pathlib import Path
+
+import torch  # before the library is loaded, so that both use one pool of threads
+from torch import Tensor
+
+import gated_deltanet
+
+FILE = "_native/libgdn.so"  # in the package, or where an editable installation keeps what was compiled
+NOT_BUILT = "the native library was not built: the installation found no C++ compiler that could (g++ or clang++)"
+DTYPES = (torch.float32, torch.bfloat16)
+
+
+class Rows(ctypes.Structure):
+    """Tokens of one operand, see `rows`."""
+
+    _fields_ = (("data", c_void_p), ("token", c_int64), ("head", c_int64))
+
+
+class Rule(ctypes.Structure):
+    """The arguments of gated_delta_rule_forward and gated_delta_rule_backward."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("N", "H", "H_v", "d_k", "d_v", "threads")),
+        *((name, c_int32) for name in ("bfloat16", "normalise")),
+        ("ends", c_void_p),
+        *((name, Rows) for name in ("q", "k", "v", "log_alpha", "beta")),
+        ("state", c_void_p),
+        ("o", Rows),
+        *((name, c_void_p) for name in ("last_state", "corrections", "checkpoints")),
+        *((name, Rows) for name in ("do_", "dq", "dk", "dv", "dlog_alpha", "dbeta")),
+        *((name, c_void_p) for name in ("dlast_state", "dstate")),
+    )
+
+
+def load(path: Path | None) -> None:
+    """Use the library in this file from now on, or none."""
+    global _library, _reason
+    _library, _reason = None, NOT_BUILT
+    if path is not None:
+        try:
+            _library, _reason = ctypes.CDLL(str(path)), None
+            _library.gdn_instruction_set.restype = ctypes.c_char_p
+        except OSError as error:
+            _reason = f"the native library could not be loaded: {error}"
+
+
+def installed() -> Path | None:
+    """Where the installation put the library."""
+    return next((path for folder in gated_deltanet.__path__ if (path := Path(folder, FILE)).exists()), None)
+
+
+_library: ctypes.CDLL | None
+_reason: str | None
+load(installed())
+
+
+def unusable() -> str | None:
+    """None if the library can be used, else the reason why not."""
+    return _reason
+
+
+def refusal(x: Tensor) -> str | None:
+    """None if the kernels take operands like x, else the reason why not."""
+    if x.device.type != "cpu":
+        return f"takes tensors on the CPU, these are on {x.device}"
+    if x.dtype not in DTYPES:
+        return f"takes float32 or bfloat16, these tensors are {x.dtype}"
+    return f"cannot run: {_reason}" if _reason else None
+
+
+def library() -> ctypes.CDLL:
+    if _library is None:
+        raise ValueError(_reason)
+    return _library
+
+
+def instruction_set() -> str | None:
+    """The one in use: avx512, avx2 or portable. None without the library."""
+    return None if _library is None else _library.gdn_instruction_set().decode()
+
+
+def use_instruction_set(name: str) -> bool:
+    """Whether it is now in use: not if the library or this processor lacks it."""
+    return bool(library().gdn_use_instruction_set(name.encode()))
+
+
+def run(kernel: str, arguments: ctypes.Structure) -> None:
+    """arguments: the kernel's structure, whose tensors the caller keeps alive. Other Python threads go on meanwhile."""
+    getattr(library(), f"gdn_{kernel}")(ctypes.byref(arguments))
+
+
+def readable(x: Tensor) -> Tensor:
+    """x, or a copy if its strides are none `rows` can tell. x: [B, L, H, d] or [B, L, H]."""
+    B, L = x.shape[:2]
+    tokens_in_a_row = B <= 1 or L <= 1 or x.stride(0) == L * x.stride(1)
+    contiguous = x.ndim < 4 or x.shape[3] <= 1 or x.stride(3) == 1
+    return x if tokens_in_a_row and contiguous else x.contiguous()
+
+
+def rows(x: Tensor) -> Rows:
+    """The tokens of x, which must be `readable` and stay alive. x: [B, L, H, d] or [B, L, H]."""
+    return Rows(x.data_ptr(), x.stride(0 if x.shape[1] == 1 else 1), x.stride(2))
+
+
+def sequence_ends(x: Tensor, cu_seqlens: Tensor | None) -> Tensor:
+    """[N + 1] int64: sequence n is the tokens ends[n] to ends[n + 1]. x: [B, L, …]."""
+    B, L = x.shape[:2]
+    return torch.arange(B + 1) * L if cu_seqlens is None else cu_seqlens.to("cpu", torch.int64).contiguous()

@@ -1,0 +1,75 @@
+"""Mamba's selective scan in C++ (csrc/selective_scan.cpp)."""
+
+import ctypes
+from ctypes import c_int64, c_void_p
+
+import torch
+from torch import Tensor
+
+from .. import native
+from ..checks import check_cu_seqlens
+from ..library import empty_contiguous
+
+
+class Scan(ctypes.Structure):
+    """The arguments of selective_scan_forward and selective_scan_backward."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("N", "D", "n", "parts", "channels", "threads", "bfloat16")),
+        ("ends", c_void_p),
+        *((name, native.Rows) for name in ("x", "dt", "B", "C")),
+        *((name, c_void_p) for name in ("A", "state")),
+        ("y", native.Rows),
+        ("last_state", c_void_p),
+        *((name, native.Rows) for name in ("dy", "dx", "ddt")),
+        *((name, c_void_p) for name in ("dBC", "dA", "dlast_state", "dstate")),
+    )
+
+
+def forward(x, dt, A, B, C, state, cu_seqlens):
+    tokens, A, state = _readable(x, dt, B, C), A.contiguous(), state.contiguous()
+    ends = _ends(x, cu_seqlens)
+    y, last_state = empty_contiguous(x), empty_contiguous(state)
+    arguments = _arguments(tokens, A, state, ends)
+    arguments.y, arguments.last_state = _rows(y), last_state.data_ptr()
+    native.run("selective_scan_forward", arguments)
+    return y, last_state
+
+
+def backward(grads, x, dt, A, B, C, state, cu_seqlens):
+    (dy, dlast_state), A, state = grads, A.contiguous(), state.contiguous()
+    tokens, ends, dlast_state = _readable(x, dt, B, C, dy), _ends(x, cu_seqlens), dlast_state.contiguous()
+    dx, ddt, dstate = (empty_contiguous(z) for z in (x, dt, state))
+    arguments = _arguments(tokens[:4], A, state, ends)
+    dBC = state.new_empty(arguments.parts, *B.shape[:2], 2, B.shape[2])  # a sum over channels, part by part
+    dA = torch.empty_like(state)  # and one over tokens, sequence by sequence
+    for name, z in (("dy", tokens[4]), ("dx", dx), ("ddt", ddt)):
+        setattr(arguments, name, _rows(z))
+    for name, z in (("dBC", dBC), ("dA", dA), ("dlast_state", dlast_state), ("dstate", dstate)):
+        setattr(arguments, name, z.data_ptr())
+    native.run("selective_scan_backward", arguments)
+    dB, dC = dBC.sum(0).to(B.dtype).unbind(2)
+    return dx, ddt, dA.sum(0), dB, dC, dstate
+
+
+def _readable(*tokens: Tensor) -> list[Tensor]:
+    return [native.readable(z[:, :, None]) for z in tokens]
+
+
+def _rows(z: Tensor) -> native.Rows:
+    return native.rows(z[:, :, None] if z.ndim == 3 else z)
+
+
+def _ends(x: Tensor, cu_seqlens: Tensor | None) -> Tensor:
+    check_cu_seqlens("selective_scan", cu_seqlens, x)  # again: a compiled graph has not looked at its values
+    return native.sequence_ends(x, cu_seqlens)
+
+
+def _arguments(tokens: list[Tensor], A: Tensor, state: Tensor, ends: Tensor) -> Scan:
+    """Channels go in ranges of at most 256, whose states stay in the cache; in eight or so where there are fewer."""
+    N, D, n = state.shape
+    channels = min(256, max(16, -(-D // 8 // 16) * 16))
+    return Scan(
+        N, D, n, -(-D // channels), channels, torch.get_num_threads(), tokens[0].dtype == torch.bfloat16,
+        ends.data_ptr(), *map(_rows, tokens), A.data_ptr(), state.data_ptr(),
+    )  # fmt: skip

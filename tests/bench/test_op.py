@@ -1,0 +1,175 @@
+from contextlib import nullcontext
+from typing import cast
+
+import pytest
+import torch
+
+from gated_deltanet import ops
+from gated_deltanet.bench import op, op_plan, peers, timing
+from gated_deltanet.bench.op_plan import Entry, Settings
+
+TINY = Settings(lengths=(1, 5), dtypes=("float32",), heads=2, d_k=4, d_v=6, tables=("lengths",), seconds=0, quick=True)
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch):
+    monkeypatch.setattr(timing, "TURN", 0)
+    monkeypatch.setattr(timing, "PAUSE", 0)
+    monkeypatch.setattr(op, "SGEMM", 16)
+
+
+def installed_or_skip(peer: str) -> str:
+    if peer not in peers.installed():
+        pytest.skip(f"{' and '.join(peers.NEEDS[peer])} not installed, or too old")
+    return peer
+
+
+def test_every_usable_backend_and_the_step_are_measured():
+    rows = op.measure(TINY)
+    usable = [name for name, reason in ops.backends()["gated_delta_rule"].items() if reason is None]
+    assert [row["who"] for row in rows if row["what"] == "step"] == ["step_", *usable]
+    assert [row["who"] for row in rows if row["what"] == "forward"] == usable
+    assert [row["who"] for row in rows if row["what"] == "forward+backward"] == usable
+    for row in rows:
+        assert row["us"] > 0
+        assert row["share_of_sgemm"] == row["gflops"] / row["sgemm_gflops"]
+        assert row["peak_bytes"] is None or row["peak_bytes"] >= 0
+
+
+def test_figures_are_of_useful_work():
+    entry = Entry("chunkwise", "forward+backward", "float32", L=10, H=2, d_k=3, d_v=5, threads=1)
+    row = op.row(entry, seconds=1e-3, sgemm_gflops=1.0, peak_bytes=None)
+    assert row["us"] == pytest.approx(50)
+    assert row["gflops"] == row["share_of_sgemm"] == pytest.approx(18 * 3 * 5 * 20 / 1e-3 / 1e9)
+
+
+def test_backends_for_study_are_for_short_sequences_unless_named():
+    long = TINY._replace(lengths=(op_plan.SHORT + 1,))
+    for names in ({entry.who for entry in race.entries} for race in op_plan.plan(long)):
+        assert "chunkwise" in names
+        assert not names & {"reference", "parallel"}
+    for race in op_plan.plan(long._replace(backends=("reference",))):
+        assert [entry.who for entry in race.entries] == ["reference"]
+
+
+def test_every_table_has_its_comparison(monkeypatch):
+    monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)  # the cores are taken by other tests
+    settings = TINY._replace(threads=2, backends=("chunkwise",), tables=op_plan.TABLES)
+    races = op_plan.plan(settings)
+    assert [*dict.fromkeys(race.table for race in races)] == list(op_plan.TABLES)
+    assert {(e.H, e.d_k, e.d_v) for race in races for e in race.entries} >= {(16, 32, 32), (9, 200, 400)}
+    rows = op.measure(settings._replace(tables=("threads", "growth")))
+    assert [(row["threads"], "speedup" in row) for row in rows[:2]] == [(1, False), (2, True)]
+    assert [(row["L"], "growth" in row) for row in rows[-2:]] == [(128, False), (512, True)]
+
+
+def test_memory_is_kept_when_asked_for(monkeypatch):
+    monkeypatch.setattr(op.memory, "no_page_faults", lambda: nullcontext(True))
+    settings = TINY._replace(lengths=(1,), backends=())
+    assert [row["page_faults_kept_out"] for row in op.measure(settings)] == [False]
+    assert [row["page_faults_kept_out"] for row in op.measure(settings._replace(keep_memory=True))] == [True]
+
+
+def test_each_entry_has_its_threads_and_the_caller_gets_his_back():
+    before, seen = torch.get_num_threads(), []
+    with op.threads_restored():
+        for threads in (2, 3):
+            op.with_threads(threads, lambda: seen.append(torch.get_num_threads()))()
+    assert seen == [2, 3]
+    assert torch.get_num_threads() == before
+
+
+def test_default_run_is_what_the_documentation_says():
+    lengths = {race.entries[0].L for race in op_plan.plan(Settings(tables=("lengths",)))}
+    assert lengths == {1, 64, 512, 2048, 4096, 16384}
+    assert {e.L for race in op_plan.plan(Settings(tables=("growth",))) for e in race.entries} == {2048, 16384}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"dtypes": ("float17",)}, "--dtypes has float17, expected some of: float32, bfloat16"),
+        ({"lengths": (64, 0)}, "--lengths has 0, expected at least 1"),
+        ({"d_k": 0}, "--d-k has 0, expected at least 1"),
+        ({"threads": -1}, "--threads has -1"),
+        ({"tables": ("all",)}, "--tables has all, expected some of: lengths, shapes, threads, growth"),
+        ({"backends": ("cuda",)}, "--backends has cuda, expected some of: reference"),
+        ({"peers": ("nobody",)}, "--peers has nobody"),
+        ({"seconds": float("nan")}, "--seconds is nan"),
+        ({"dtypes": ()}, "nothing is left to measure"),
+    ],
+)
+def test_wrong_setting_is_named(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        op_plan.check(TINY._replace(**wrong))
+
+
+def test_unusable_backend_is_left_out_and_says_why_when_named(monkeypatch):
+    monkeypatch.setattr(ops, "backends", lambda: {"gated_delta_rule": {"chunkwise": None, "cpp": "no compiler"}})
+    assert [race.entries[0].who for race in op_plan.plan(TINY._replace(lengths=(5,)))] == ["chunkwise"] * 2
+    with pytest.raises(ValueError, match="--backends has cpp, which cannot be used: no compiler"):
+        op_plan.check(TINY._replace(backends=("cpp",)))
+
+
+def test_what_would_not_fit_in_memory_is_left_out(monkeypatch):
+    monkeypatch.setattr(op.memory, "available_bytes", lambda: 2**30)
+    entry = Entry("chunkwise", "forward", "float32", L=4096, H=2, d_k=4, d_v=6, threads=1)
+    shorter = {**entry._replace(L=1024)._asdict(), "peak_bytes": 2**30}
+    assert op.too_large(entry, [shorter]) == "needs some 4.0 GiB of memory"
+    assert op.too_large(entry, [{**shorter, "peak_bytes": 2**20}]) is None
+    assert op.too_large(entry, [{**shorter, "who": "parallel"}]) is None
+    (row,) = op.run([entry], seconds=0, earlier=[shorter])
+    assert row["left_out"]
+
+
+def test_peer_that_is_not_installed_is_left_out(monkeypatch):
+    monkeypatch.setattr(peers, "find_spec", lambda package: None)
+    assert peers.installed() == []
+
+
+def test_peer_of_a_version_without_the_function_is_left_out(monkeypatch):
+    def missing(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(peers, "find_spec", lambda package: True)
+    monkeypatch.setattr(peers, "import_module", missing)
+    assert peers.installed() == []
+
+
+@pytest.mark.parametrize("peer", peers.NEEDS)
+def test_peer_is_measured_and_compared_with(peer):
+    rows = op.measure(TINY._replace(peers=(installed_or_skip(peer),), backends=("chunkwise",)))
+    of_peer = [row for row in rows if row["who"] == peer]
+    assert {row["what"] for row in of_peer} == set(peers.load(peer).CALLS)
+    for row in rows:
+        compared = row["who"] != peer and row["what"] in peers.load(peer).CALLS
+        assert list(row["times_faster_than"]) == ([peer] if compared else [])
+
+
+@pytest.mark.parametrize("who", ["step_", "chunkwise", *peers.NEEDS])
+def test_every_decoder_decodes(who):
+    inputs = op.inputs_of(op.STREAM, 2, 4, 6, "float32")
+    _, expected = ops.gated_delta_rule(**inputs, backend="reference")
+    peer = who in peers.NEEDS and peers.load(installed_or_skip(who))
+    call = peer.CALLS["step"](inputs) if peer else op.ours(who, "step", inputs)
+    states = [call() for _ in range(op.calls.RESET + op.STREAM)]
+    torch.testing.assert_close(states[-1], expected)  # once round, after starting anew
+
+
+def test_transformers_computes_the_same_forward_and_backward():
+    peer = peers.load(installed_or_skip("transformers"))
+    inputs = op.inputs_of(70, 2, 4, 6, "float32")
+    expected = ops.gated_delta_rule(**inputs, backend="reference")
+    torch.testing.assert_close(peer.CALLS["forward"](inputs)(), expected)
+    dq, *others = peer.CALLS["forward+backward"](inputs)()
+    dq_ours, *others_ours = cast(tuple, op.ours("reference", "forward+backward", inputs)())
+    torch.testing.assert_close([dq * 4**0.5, *others], [dq_ours, *others_ours])  # it scales q by d_k^-1/2 itself
+
+
+def test_onnxruntime_computes_the_same():
+    peer = peers.load(installed_or_skip("onnxruntime"))
+    inputs = op.inputs_of(70, 2, 4, 6, "float32")
+    o, state = peer.CALLS["forward"](inputs)().binding.copy_outputs_to_cpu()
+    expected_o, expected_state = ops.gated_delta_rule(**inputs, backend="reference")
+    torch.testing.assert_close(torch.from_numpy(o).view_as(expected_o), expected_o)
+    torch.testing.assert_close(torch.from_numpy(state), expected_state)
