@@ -31,7 +31,7 @@ class Demo:
 
 
 NEXT = [
-    "The forms are one function: they differ by rounding only. chunkwise is the one to train with.",
+    "The forms are one function: they differ by rounding only. Train with cpp on a CPU, with chunkwise elsewhere.",
     "Next: . .venv/bin/activate, then gdn doctor or gdn bench accuracy;",
     "or read the code, from gated_deltanet/ops/gated_delta_rule/reference.py on.",
 ]
