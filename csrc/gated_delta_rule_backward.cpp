@@ -13,7 +13,7 @@ constexpr int CHUNKS = CHECKPOINT / C;  // in a segment
 template <bool DELTA> struct Backward {
     const Rule &r;
     Sizes s;
-    Ahead ahead, none;
+    Ahead none;  // rows are read a segment at a time: asking for the next ones early made it slower
     float *K, *Q, *dK, *dQ, *k_factor, *q_factor;  // [CHECKPOINT, dk], the whole segment's
     float *U, *dO, *dV, *dO_left, *dV_left;        // [C, dv]; U is without β
     float *Kt, *Qt, *dXt, *Ut, *dOt, *dVt;         // [dk, C] and [dv, C]
@@ -68,7 +68,6 @@ template <bool DELTA> struct Backward {
     KERNEL void solve(const float *K, const float *dS, long column) {
         for (long i = C - TILE_M; i >= 0; i -= TILE_M) {
             Tile<TILE_M, TILE_N> t;
-            ahead.ask();
             t.zero();
             t.add_product(K + i * s.dk, s.dk, 1, dS, PANEL, s.d_k);
             t.scale_rows(decay.to_end() + i);
@@ -123,7 +122,6 @@ template <bool DELTA> struct Backward {
         for (long k = 0; k < s.dk; k += UPDATE_M)
             for (long c = 0; c < C; c += W) {
                 Tile<UPDATE_M, 1> t;
-                ahead.ask();
                 t.zero();
                 state_product(t, S, dOt + c, k);
                 scale_and_dot(t, load(decay.gamma + c), Qt + k * C + c, q_dot + c);
@@ -134,7 +132,6 @@ template <bool DELTA> struct Backward {
         for (long k = 0; k < s.dk; k += UPDATE_M)
             for (long c = 0; c < C; c += W) {
                 Tile<UPDATE_M, 1> t, end;
-                ahead.ask();
                 t.zero();
                 if (DELTA) {
                     state_product(t, S, dVt + c, k);
@@ -172,7 +169,6 @@ template <bool DELTA> struct Backward {
                 for (int n = 0; n < TILE_N; n++) {
                     long at = (p * s.dk + k) * PANEL + n * W, column = p * PANEL + n * W;
                     Tile<UPDATE_M, 1> t;
-                    ahead.ask();
                     t.load_from(dS + at, PANEL);
                     UNROLL for (int m = 0; m < UPDATE_M; m++) dot[m % 4] += t.c[m][0] * load(S + at + m * PANEL);
                     t.scale(decay.gamma[C - 1]);
@@ -251,18 +247,6 @@ template <bool DELTA> struct Backward {
         }
     }
 
-    // The rows of the segment before this one, which comes next.
-    template <class T> void look_ahead(long key_head, long first, long tokens) {
-        long group = r.H_v / r.H, value_head = key_head * group;
-        ahead = Ahead();
-        if (!tokens) return;
-        for (const Rows *x : {&r.k, &r.q, &r.dk, &r.dq}) ahead.add<T>(*x, first, key_head, 1, s.d_k);
-        for (const Rows *x : {&r.do_, &r.dv}) ahead.add<T>(*x, first, value_head, group, s.d_v);
-        if (DELTA) ahead.add<float>(Rows{r.corrections, r.H_v * s.d_v, s.d_v}, first, value_head, group, s.d_v);
-        long calls_of_chunk = s.panels * C / TILE_M + 2 * s.dk / UPDATE_M * (C / W) + s.panels * TILE_N * s.dk / UPDATE_M;
-        ahead.spread(tokens, group * CHUNKS * calls_of_chunk);
-    }
-
     template <class T> void segment(long n, long key_head, long first, long tokens) {
         long group = r.H_v / r.H, rows = round_up(tokens, C);
         float scale = 1 / std::sqrt(float(s.d_k));
@@ -315,8 +299,7 @@ template <class T, bool DELTA> void run(const Rule &r) {
         for (long g = 0; g < group; g++)
             read_state(r.dlast_state + (n * r.H_v + key_head * group + g) * size, b.s, b.dS + g * b.state_size());
         for (long at = tokens ? (tokens - 1) / CHECKPOINT * CHECKPOINT : -1; at >= 0; at -= CHECKPOINT)
-            b.template look_ahead<T>(key_head, begin + at - CHECKPOINT, at ? CHECKPOINT : 0),
-                b.template segment<T>(n, key_head, begin + at, tokens - at < CHECKPOINT ? tokens - at : CHECKPOINT);
+            b.template segment<T>(n, key_head, begin + at, tokens - at < CHECKPOINT ? tokens - at : CHECKPOINT);
         for (long g = 0; g < group; g++)
             write_state(b.dS + g * b.state_size(), b.s, r.dstate + (n * r.H_v + key_head * group + g) * size);
     });
