@@ -10,7 +10,7 @@ from torch import Tensor
 import gated_deltanet
 
 FILE = "_native/libgdn.so"  # in the package, or where an editable installation keeps what was compiled
-NOT_BUILT = "the native library was not built: the installation found no C++ compiler that could (g++ or clang++)"
+NOT_BUILT = "the native library was not built: the installation found no C++ compiler that could (g++)"
 DTYPES = (torch.float32, torch.bfloat16)
 
 
