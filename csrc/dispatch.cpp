@@ -4,6 +4,9 @@
 #include "kernels.h"
 
 #if defined(__x86_64__)
+namespace avx512bf16 {
+extern const Kernels table;
+}
 namespace avx512 {
 extern const Kernels table;
 }
@@ -19,22 +22,27 @@ namespace {
 
 struct Choice {
     const Kernels *table;
-    bool usable;
+    bool usable, worthwhile;
 };
 
-// Best first.
+#if defined(__x86_64__)
+const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+#endif
+
+// Best first. Intel's processors multiply pairs of bfloat16 numbers no faster than floats, and pairing takes time.
 const Choice choices[] = {
 #if defined(__x86_64__)
-    {&avx512::table, __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")},
-    {&avx2::table, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")},
+    {&avx512bf16::table, has_avx512 && __builtin_cpu_supports("avx512bf16"), !__builtin_cpu_is("intel")},
+    {&avx512::table, has_avx512, true},
+    {&avx2::table, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"), true},
 #endif
-    {&portable::table, true},
+    {&portable::table, true, true},
 };
 
 const Kernels *best() {
     for (const Choice &choice : choices)
-        if (choice.usable) return choice.table;
+        if (choice.usable && choice.worthwhile) return choice.table;
     return nullptr;
 }
 const Kernels *chosen = best();

@@ -1,14 +1,14 @@
 // One chunk of the gated delta rule: docs/derivation.md, "One chunk". Shared by forward and backward.
 #pragma once
+#include "activation.h"
 #include "api.h"
-#include "simd.h"
 
 namespace GDN_ISA {
 
-constexpr int C = 16;                    // tokens in a chunk
-constexpr int CHECKPOINT = 8 * C;      // tokens between the states kept for backward
-constexpr int UPDATE_M = 2 * TILE_M;    // rows of the tile that updates the state, one vector wide
-constexpr float EPS = 1e-6f;             // under the root of a key's length, as in gated_delta_mix
+constexpr int C = 16;                 // tokens in a chunk
+constexpr int CHECKPOINT = 8 * C;     // tokens between the states kept for backward
+constexpr int UPDATE_M = 2 * TILE_M;  // rows of the tile that updates the state, one vector wide
+constexpr float EPS = 1e-6f;          // under the root of a key's length, as in gated_delta_mix
 
 // Sizes padded to whole tiles; the padding is zero and stays zero.
 struct Sizes {
@@ -38,32 +38,35 @@ struct Decay {
     void fill(const Rule &r, long first, long head, long tokens) {
         const float *log_alpha = (const float *)r.log_alpha.data + first * r.log_alpha.token + head * r.log_alpha.head;
         const float *beta_in = (const float *)r.beta.data + first * r.beta.token + head * r.beta.head;
-        float product = 1;
+        float alpha[C], product = 1;
+        for (int i = 0; i < C; i++) alpha[i] = i < tokens ? log_alpha[i * r.log_alpha.token] : 0;
+        for (int i = 0; i < C; i++) beta[i] = i >= tokens ? 0 : r.beta.data ? beta_in[i * r.beta.token] : 1;
+        UNROLL for (int j = 0; j < C; j += W) store(alpha + j, exp(load(alpha + j)));
         vec row[C / W] = {};
-        for (int i = 0; i < C; i++) {
-            float alpha = i < tokens ? std::exp(log_alpha[i * r.log_alpha.token]) : 1;
-            beta[i] = i >= tokens ? 0 : r.beta.data ? beta_in[i * r.beta.token] : 1;
-            gamma[i] = product *= alpha;
-            UNROLL for (int j = 0; j < C / W; j++) store(Gamma + i * C + j * W, row[j] *= alpha);
-            Gamma[i * C + i] = 1;
-            UNROLL for (int j = 0; j < C / W; j++) row[j] = load(Gamma + i * C + j * W);
+        UNROLL for (int i = 0; i < C; i++) {
+            gamma[i] = product *= alpha[i];
+            UNROLL for (int j = 0; j < C / W; j++) row[j] *= alpha[i];
+            row[i / W][i % W] = 1;
+            UNROLL for (int j = 0; j < C / W; j++) store(Gamma + i * C + j * W, row[j]);
         }
     }
 };
 
-// [rows of X] Kᵀ, as far as it is lower triangular: [C, C] from X: [C, dk] and Kt: [dk, C].
-KERNEL inline void lower_product(const float *X, const float *Kt, float *out, const Sizes &s, long rows) {
+// X Kᵀ, as far as it is lower triangular: [C, C] from X: [C, d_k] of these strides and Kt: [dk, C].
+KERNEL inline void lower_product(const float *X, long row, long column, const float *Kt, float *out, const Sizes &s,
+                                 long rows) {
     for (long i = 0; i < rows; i += UPDATE_M)
         for (long j = 0; j < i + UPDATE_M; j += W) {
             Tile<UPDATE_M, 1> t;
             t.zero();
-            t.add_product(X + i * s.dk, s.dk, 1, Kt + j, C, s.d_k);
+            t.add_product(X + i * row, row, column, Kt + j, C, s.d_k);
             t.store_to(out + i * C + j, C);
         }
 }
 
 // The next chunk's rows, asked for a few cache lines at a time while this chunk is computed: more at once would stall.
 struct Ahead {
+    static constexpr int PIECE = 128;  // bytes
     struct Block {
         const char *row;
         long stride, bytes;
@@ -78,15 +81,15 @@ struct Ahead {
     }
     // To be asked for in so many calls.
     void spread(long tokens, long calls) {
-        long lines = 0;
-        for (int b = 0; b < count; b++) lines += tokens * ((blocks[b].bytes + 63) / 64);
-        rows = tokens, share = lines / (calls + 1) + 1;
+        long pieces = 0;
+        for (int b = 0; b < count; b++) pieces += tokens * ((blocks[b].bytes + PIECE - 1) / PIECE);
+        rows = tokens, share = pieces / (calls + 1) + 1;
     }
     INLINE void ask() {
         for (int n = 0; n < share && rows > 0; n++) {
             Block &b = blocks[block];
-            __builtin_prefetch(b.row + byte, 0, 1);
-            if ((byte += 64) < b.bytes) continue;
+            UNROLL for (int line = 0; line < PIECE; line += 64) __builtin_prefetch(b.row + byte + line, 0, 1);
+            if ((byte += PIECE) < b.bytes) continue;
             byte = 0;
             b.row += b.stride;
             if (++block == count) block = 0, rows--;
@@ -94,15 +97,22 @@ struct Ahead {
     }
 };
 
-// Reads the rows of some neighbouring heads into [heads, C, padded]; tokens behind the last are zero. Token by token:
-// neighbours lie side by side in memory, tokens a page apart.
+// Key heads a task takes together: neighbours lie side by side in memory, tokens a page apart. As many tasks as
+// threads, or enough of them to even out.
+inline long heads_per_task(const Rule &r, long heads) {
+    for (long together = 8; together > 1; together /= 2) {
+        long tasks = r.N * heads / together;
+        if (heads % together == 0 && (tasks >= 4 * r.threads || (tasks && tasks % r.threads == 0))) return together;
+    }
+    return 1;
+}
+
+// Reads the rows of one head into [rows, padded]; those behind the last token are zero.
 template <class T>
-void read_rows(const Rows &x, long first, long head, long heads, long tokens, long d, long padded, float *to) {
+void read_rows(const Rows &x, long first, long head, long tokens, long d, long padded, float *to, long rows = C) {
     for (long i = 0; i < tokens; i++)
-        for (long h = 0; h < heads; h++)
-            widen_row((const T *)x.data + (first + i) * x.token + (head + h) * x.head, to + (h * C + i) * padded, d, padded);
-    if (tokens < C)
-        for (long h = 0; h < heads; h++) std::memset(to + (h * C + tokens) * padded, 0, (C - tokens) * padded * sizeof(float));
+        widen_row((const T *)x.data + (first + i) * x.token + head * x.head, to + i * padded, d, padded);
+    if (tokens < rows) std::memset(to + tokens * padded, 0, (rows - tokens) * padded * sizeof(float));
 }
 
 // A register tile to and from rows of an operand; rows behind the last token and columns behind d_v are left out.

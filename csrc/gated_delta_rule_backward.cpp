@@ -9,46 +9,44 @@ namespace {
 
 constexpr int CHUNKS = CHECKPOINT / C;  // in a segment
 
-// A task: one key head with its group of value heads. Letters with a t at the end are transposed, [d, C].
+// A task: some neighbouring key heads, each with its group of value heads. Letters with a t at the end are transposed, [d, C].
 template <bool DELTA> struct Backward {
     const Rule &r;
     Sizes s;
     Ahead none;  // rows are read a segment at a time: asking for the next ones early made it slower
-    float *K, *Q, *dK, *dQ, *k_factor, *q_factor;  // [CHECKPOINT, dk], the whole segment's
-    float *U, *dO, *dV, *dO_left, *dV_left;        // [C, dv]; U is without β
+    float *K, *Q, *dK, *dQ, *U, *k_factor, *q_factor;  // [CHECKPOINT, dk or dv], the whole segment's; U is without β
+    float *dO, *dV, *dO_left, *dV_left;                // [C, dv]
     float *Kt, *Qt, *dXt, *Ut, *dOt, *dVt;         // [dk, C] and [dv, C]
     float *KK, *QK, *A, *P, *dP, *dA, *dPt, *E;    // [C, C]
     float *X, *dbeta, *q_dot, *k_dot, *end_dot, *dlog_alpha;
     Decay decay;
-    float *S, *dS;  // [CHUNKS, panels, dk, PANEL], [group, panels, dk, PANEL]
+    float *S, *dS;  // [CHUNKS, panels, dk, PANEL], [value heads of the task, panels, dk, PANEL]
 
-    Backward(const Rule &r, Take &take, long group)
+    Backward(const Rule &r, Take &take, long value_heads)
         : r(r), s(r.d_k, r.d_v), K(take(CHECKPOINT * s.dk)), Q(take(CHECKPOINT * s.dk)), dK(take(CHECKPOINT * s.dk)),
-          dQ(take(CHECKPOINT * s.dk)), k_factor(take(CHECKPOINT)), q_factor(take(CHECKPOINT)), U(take(C * s.dv)),
+          dQ(take(CHECKPOINT * s.dk)), U(take(CHECKPOINT * s.dv)), k_factor(take(CHECKPOINT)), q_factor(take(CHECKPOINT)),
           dO(take(C * s.dv)), dV(take(C * s.dv)), dO_left(take(C * s.dv)), dV_left(take(C * s.dv)), Kt(take(s.dk * C)),
           Qt(take(s.dk * C)), dXt(take(s.dk * C)), Ut(take(s.dv * C)), dOt(take(s.dv * C)), dVt(take(s.dv * C)),
           KK(take(C * C)), QK(take(C * C)), A(take(C * C)), P(take(C * C)), dP(take(C * C)), dA(take(C * C)),
           dPt(take(C * C)), E(take(C * C)), X(take(C * PANEL)), dbeta(take(C * W)), q_dot(take(C)), k_dot(take(C)),
           end_dot(take(C)), dlog_alpha(take(C)), decay(take), S(take(CHUNKS * s.dk * s.dv)),
-          dS(take(group * s.dk * s.dv)) {}
+          dS(take(value_heads * s.dk * s.dv)) {}
 
     long state_size() const { return s.dk * s.dv; }
 
     // What forward wrote, before β: its corrections, or in linear attention the values.
     template <class T> void read_written(long first, long head, long tokens) {
-        if (DELTA)
-            read_rows<float>(Rows{r.corrections, r.H_v * s.d_v, s.d_v}, first, head, 1, tokens, s.d_v, s.dv, U);
-        else
-            read_rows<T>(r.v, first, head, 1, tokens, s.d_v, s.dv, U);
+        Rows corrections{r.corrections, r.H_v * s.d_v, s.d_v};
+        if (DELTA) read_rows<float>(corrections, first, head, tokens, s.d_v, s.dv, U, round_up(tokens, C));
+        else read_rows<T>(r.v, first, head, tokens, s.d_v, s.dv, U, round_up(tokens, C));
     }
 
     // The states before each chunk of the segment.
-    template <class T> void states(long first, long tokens, long head, const float *checkpoint) {
+    void states(long first, long tokens, long head, const float *checkpoint) {
         read_state(checkpoint, s, S);
         for (long j = 0; (j + 1) * C < tokens; j++) {
             decay.fill(r, first + j * C, head, C);
-            read_written<T>(first + j * C, head, C);
-            const float *from = S + j * state_size();
+            const float *U = this->U + j * C * s.dv, *from = S + j * state_size();
             float *to = S + (j + 1) * state_size();
             for (long p = 0; p < s.panels; p++) {
                 for (long i = 0; i < C; i++)
@@ -65,7 +63,7 @@ template <bool DELTA> struct Backward {
     }
 
     // (I + A)ᵀ Y = dU for a panel of columns, from the last rows up. dV = β Y; dβ is Y · u before β, row by row.
-    KERNEL void solve(const float *K, const float *dS, long column) {
+    KERNEL void solve(const float *K, const float *U, const float *dS, long column) {
         for (long i = C - TILE_M; i >= 0; i -= TILE_M) {
             Tile<TILE_M, TILE_N> t;
             t.zero();
@@ -192,16 +190,15 @@ template <bool DELTA> struct Backward {
     }
 
     template <class T> void value_head(long first, long head, long tokens, long in_segment, const float *S, float *dS) {
-        float *K = this->K + in_segment * s.dk, *Q = this->Q + in_segment * s.dk;
+        float *K = this->K + in_segment * s.dk, *Q = this->Q + in_segment * s.dk, *U = this->U + in_segment * s.dv;
         decay.fill(r, first, head, tokens);
-        read_written<T>(first, head, tokens);
-        read_rows<T>(r.do_, first, head, 1, tokens, s.d_v, s.dv, dO);
+        read_rows<T>(r.do_, first, head, tokens, s.d_v, s.dv, dO);
         std::memset(dbeta, 0, C * W * sizeof(float));
         for (float *dot : {q_dot, k_dot, end_dot}) std::memset(dot, 0, C * sizeof(float));
 
         if (DELTA) mask(KK, A);
         mask(QK, P);
-        for (long p = 0; p < s.panels; p++) solve(K, dS + p * s.dk * PANEL, p * PANEL);
+        for (long p = 0; p < s.panels; p++) solve(K, U, dS + p * s.dk * PANEL, p * PANEL);
         for (long i = 0; i < tokens; i++) {
             if (DELTA)
                 ((float *)r.dbeta.data)[(first + i) * r.dbeta.token + head * r.dbeta.head] = sum(load(dbeta + i * W));
@@ -247,14 +244,12 @@ template <bool DELTA> struct Backward {
         }
     }
 
-    template <class T> void segment(long n, long key_head, long first, long tokens) {
+    // dS: of the key head's group.
+    template <class T> void segment(long n, long key_head, long first, long tokens, float *dS) {
         long group = r.H_v / r.H, rows = round_up(tokens, C);
         float scale = 1 / std::sqrt(float(s.d_k));
-        for (long at = 0; at < tokens; at += C) {
-            long in_chunk = tokens - at < C ? tokens - at : C;
-            read_rows<T>(r.k, first + at, key_head, 1, in_chunk, s.d_k, s.dk, K + at * s.dk);
-            read_rows<T>(r.q, first + at, key_head, 1, in_chunk, s.d_k, s.dk, Q + at * s.dk);
-        }
+        read_rows<T>(r.k, first, key_head, tokens, s.d_k, s.dk, K, rows);
+        read_rows<T>(r.q, first, key_head, tokens, s.d_k, s.dk, Q, rows);
         if (r.normalise) {
             normalise_rows(K, s, tokens, 1, k_factor);
             normalise_rows(Q, s, tokens, scale, q_factor);
@@ -264,12 +259,13 @@ template <bool DELTA> struct Backward {
         long place = r.ends[n] / CHECKPOINT + n + (first - r.ends[n]) / CHECKPOINT;
         for (long g = 0; g < group; g++) {
             long head = key_head * group + g;
-            states<T>(first, tokens, head, r.checkpoints + (place * r.H_v + head) * s.d_k * s.d_v);
+            read_written<T>(first, head, tokens);
+            states(first, tokens, head, r.checkpoints + (place * r.H_v + head) * s.d_k * s.d_v);
             for (long at = rows - C; at >= 0; at -= C) {
                 transpose(K + at * s.dk, s.dk, Kt, C, C, s.dk);
                 transpose(Q + at * s.dk, s.dk, Qt, C, C, s.dk);
-                if (DELTA) lower_product(K + at * s.dk, Kt, KK, s, C);
-                lower_product(Q + at * s.dk, Kt, QK, s, C);
+                if (DELTA) lower_product(Kt, 1, C, Kt, KK, s, C);
+                lower_product(Q + at * s.dk, s.dk, 1, Kt, QK, s, C);
                 value_head<T>(first + at, head, tokens - at < C ? tokens - at : C, at, S + at / C * state_size(),
                               dS + g * state_size());
             }
@@ -287,21 +283,24 @@ template <bool DELTA> struct Backward {
 
 template <class T, bool DELTA> void run(const Rule &r) {
     if (!r.H_v) return;
-    long group = r.H_v / r.H, size = r.d_k * r.d_v;
-    gdn::parallel(r.N * r.H, r.threads, [&](int64_t task) {
-        long n = task / r.H, key_head = task % r.H, begin = r.ends[n], tokens = r.ends[n + 1] - begin;
+    long group = r.H_v / r.H, size = r.d_k * r.d_v, heads = heads_per_task(r, r.H), tasks = r.H / heads;
+    gdn::parallel(r.N * tasks, r.threads, [&](int64_t task) {
+        long n = task / tasks, head_0 = task % tasks * heads, begin = r.ends[n], tokens = r.ends[n + 1] - begin;
         Take count{nullptr};
-        Backward<DELTA>(r, count, group);
+        Backward<DELTA>(r, count, heads * group);
         Take take{gdn::scratch(count.used)};
-        Backward<DELTA> b(r, take, group);
+        Backward<DELTA> b(r, take, heads * group);
         std::memset(b.KK, 0, C * C * sizeof(float));  // above the diagonal they are read, times zero
         std::memset(b.QK, 0, C * C * sizeof(float));
-        for (long g = 0; g < group; g++)
-            read_state(r.dlast_state + (n * r.H_v + key_head * group + g) * size, b.s, b.dS + g * b.state_size());
+        long first_state = (n * r.H_v + head_0 * group) * size;
+        for (long h = 0; h < heads * group; h++)
+            read_state(r.dlast_state + first_state + h * size, b.s, b.dS + h * b.state_size());
         for (long at = tokens ? (tokens - 1) / CHECKPOINT * CHECKPOINT : -1; at >= 0; at -= CHECKPOINT)
-            b.template segment<T>(n, key_head, begin + at, tokens - at < CHECKPOINT ? tokens - at : CHECKPOINT);
-        for (long g = 0; g < group; g++)
-            write_state(b.dS + g * b.state_size(), b.s, r.dstate + (n * r.H_v + key_head * group + g) * size);
+            for (long h = 0; h < heads; h++)
+                b.template segment<T>(n, head_0 + h, begin + at, tokens - at < CHECKPOINT ? tokens - at : CHECKPOINT,
+                                      b.dS + h * group * b.state_size());
+        for (long h = 0; h < heads * group; h++)
+            write_state(b.dS + h * b.state_size(), b.s, r.dstate + first_state + h * size);
     });
 }
 

@@ -7,13 +7,14 @@
 namespace GDN_ISA {
 namespace {
 
+constexpr long ASK = 32;  // keys of a product between two looks ahead
+
 // A task: some neighbouring key heads, each with its group of value heads.
 template <bool DELTA, bool PAIRS> struct Forward {
     const Rule &r;
     Sizes s;
     long heads, group;
-    float *K_all, *Q_all, *V_all;  // [heads, C, dk], [heads · group, C, dv]
-    float *K, *Q;                  // of the head at work
+    float *K, *Q;  // of the head at work: [C, dk]
     float *Kt, *KK, *QK, *A, *P, *U, *U_right, *factor;
     Decay decay;
     Ahead ahead;
@@ -22,20 +23,12 @@ template <bool DELTA, bool PAIRS> struct Forward {
     uint32_t *K_words, *Q_words, *Kt_words, *K_pairs, *S_words, *U_words;
 
     Forward(const Rule &r, Take &take, long heads, long group)
-        : r(r), s(r.d_k, r.d_v), heads(heads), group(group), K_all(take(heads * C * s.dk)),
-          Q_all(take(heads * C * s.dk)), V_all(take(heads * group * C * s.dv)), K(nullptr), Q(nullptr),
+        : r(r), s(r.d_k, r.d_v), heads(heads), group(group), K(take(C * s.dk)), Q(take(C * s.dk)),
           Kt(take(s.dk * C)), KK(take(C * C)), QK(take(C * C)), A(take(C * C)), P(take(C * C)), U(take(C * PANEL)),
-          U_right(take(C * PANEL)), factor(take(C)), decay(take), S(take(heads * group * s.dk * s.dv)), K_words(words(take, C * s.dk / 2)),
-          Q_words(words(take, C * s.dk / 2)), Kt_words(words(take, C * s.dk / 2)), K_pairs(words(take, C * s.dk / 2)),
+          U_right(take(C * PANEL)), factor(take(C)), decay(take), S(take(heads * group * s.dk * s.dv)),
+          K_words(words(take, C * s.dk / 2)), Q_words(words(take, C * s.dk / 2)), Kt_words(words(take, C * s.dk / 2)), K_pairs(words(take, C * s.dk / 2)),
           S_words(words(take, s.dk / 2 * PANEL)), U_words(words(take, C / 2 * PANEL)) {}
     static uint32_t *words(Take &take, long n) { return (uint32_t *)take(n); }
-
-    template <class T> void read(long first, long value_head, long tokens) {
-        long key_head = value_head * r.H / r.H_v;
-        read_rows<T>(r.k, first, key_head, heads, tokens, s.d_k, s.dk, K_all);
-        read_rows<T>(r.q, first, key_head, heads, tokens, s.d_k, s.dk, Q_all);
-        read_rows<T>(r.v, first, value_head, heads * group, tokens, s.d_v, s.dv, V_all);
-    }
 
     template <class T> void look_ahead(long first, long end, long value_head) {
         long tokens = first >= end ? 0 : end - first < C ? end - first : C, key_head = value_head * r.H / r.H_v;
@@ -43,13 +36,13 @@ template <bool DELTA, bool PAIRS> struct Forward {
         ahead.add<T>(r.k, first, key_head, heads, r.d_k);
         ahead.add<T>(r.q, first, key_head, heads, r.d_k);
         ahead.add<T>(r.v, first, value_head, heads * group, r.d_v);
-        ahead.add<T>(r.o, first, value_head, heads * group, r.d_v);
-        ahead.spread(tokens, heads * group * s.panels * (2 * C / TILE_M + s.dk / UPDATE_M));
+        ahead.spread(tokens, heads * group * s.panels * ((2 * C / TILE_M - 1) * s.dk / ASK + s.dk / UPDATE_M));
     }
 
-    // K, Q and their products, for one key head of the task.
-    void key_products(long head, long tokens) {
-        K = K_all + head * C * s.dk, Q = Q_all + head * C * s.dk;
+    // K, Q and their products, for one key head.
+    template <class T> void key_products(long first, long head, long tokens) {
+        read_rows<T>(r.k, first, head, tokens, s.d_k, s.dk, K);
+        read_rows<T>(r.q, first, head, tokens, s.d_k, s.dk, Q);
         if (r.normalise) {
             normalise_rows(K, s, tokens, 1, factor);
             normalise_rows(Q, s, tokens, 1 / std::sqrt(float(s.d_k)), factor);
@@ -66,8 +59,8 @@ template <bool DELTA, bool PAIRS> struct Forward {
             return;
         }
         transpose(K, s.dk, Kt, C, C, s.dk);
-        if (DELTA) lower_product(K, Kt, KK, s, rows);
-        lower_product(Q, Kt, QK, s, rows);
+        if (DELTA) lower_product(Kt, 1, C, Kt, KK, s, rows);
+        lower_product(Q, s.dk, 1, Kt, QK, s, rows);
     }
 
     KERNEL void lower_product_of_words(const uint32_t *X, float *out, long rows) const {
@@ -80,10 +73,15 @@ template <bool DELTA, bool PAIRS> struct Forward {
             }
     }
 
-    // t += rows i … of K or Q, times a panel of S.
-    INLINE void add_keys(Tile<TILE_M, TILE_N> &t, const float *X, const uint32_t *X_words, const float *S, long i) const {
-        if (PAIRS) add_words(t, X_words + i * s.dk / 2, s.dk / 2, 1, S_words, PANEL, s.dk / 2);
-        else t.add_product(X + i * s.dk, s.dk, 1, S, PANEL, s.d_k);
+    // t += rows i … of K or Q, times a panel of S. `fetches`: S comes from far, and nothing else should.
+    INLINE void add_keys(Tile<TILE_M, TILE_N> &t, const float *X, const uint32_t *X_words, const float *S, long i,
+                         bool fetches) {
+        for (long k = 0; k < s.dk; k += ASK) {
+            long keys = s.dk - k < ASK ? s.dk - k : ASK;
+            if (!fetches) ahead.ask();
+            if (PAIRS) add_words(t, X_words + (i * s.dk + k) / 2, s.dk / 2, 1, S_words + k / 2 * PANEL, PANEL, keys / 2);
+            else t.add_product(X + i * s.dk + k, s.dk, 1, S + k * PANEL, PANEL, keys);
+        }
     }
 
     KERNEL void pair_state(const float *S) {
@@ -115,20 +113,20 @@ template <bool DELTA, bool PAIRS> struct Forward {
     }
 
     // Rows i … of U: what is to be corrected, minus what earlier tokens of the chunk have done already.
-    KERNEL void solve(const float *V, float *kept, const float *S, long i, long rows, long columns) {
+    template <class T> KERNEL void solve(const T *v, float *kept, const float *S, long i, long rows, long columns) {
         Tile<TILE_M, TILE_N> t, target;
         if (!DELTA) {
-            t.load_from(V + i * s.dv, s.dv);
+            read_tile(t, v + i * r.v.token, r.v.token, rows - i, columns);
             t.store_to(U + i * PANEL, PANEL);
             t.scale_rows(decay.to_end() + i);
             t.store_to(U_right + i * PANEL, PANEL);
             return;
         }
         t.zero();
-        add_keys(t, K, K_words, S, i);
+        add_keys(t, K, K_words, S, i, i == 0);
         t.scale_rows(decay.gamma + i);
         t.add_product(A + i * C, C, 1, U, PANEL, i);
-        target.load_from(V + i * s.dv, s.dv);
+        read_tile(target, v + i * r.v.token, r.v.token, rows - i, columns);
         UNROLL for (int m = 0; m < TILE_M; m++) {
             UNROLL for (int n = 0; n < TILE_N; n++) t.c[m][n] = target.c[m][n] - t.c[m][n];
             UNROLL for (int j = 0; j < m; j++) UNROLL for (int n = 0; n < TILE_N; n++)
@@ -144,36 +142,30 @@ template <bool DELTA, bool PAIRS> struct Forward {
     template <class T> KERNEL void output(T *o, const float *S, long i, long rows, long columns) {
         Tile<TILE_M, TILE_N> t;
         t.zero();
-        add_keys(t, Q, Q_words, S, i);
+        add_keys(t, Q, Q_words, S, i, false);
         t.scale_rows(decay.gamma + i);
         t.add_product(P + i * C, C, 1, U, PANEL, i + TILE_M);
         write_tile(t, o + i * r.o.token, r.o.token, rows - i, columns);
     }
 
-    template <class T> void value_head(long first, long head, long tokens, const float *V, float *S) {
+    template <class T> void value_head(long first, long head, long tokens, float *S) {
         decay.fill(r, first, head, tokens);
         long rows = round_up(tokens, TILE_M);
         mask(rows);
         for (long p = 0; p < s.panels; p++) {
             float *S_p = S + p * s.dk * PANEL;
             long column = p * PANEL, columns = s.d_v - column;
+            const T *v = (const T *)r.v.data + first * r.v.token + head * r.v.head + column;
             T *o = (T *)r.o.data + first * r.o.token + head * r.o.head + column;
             float *kept = r.corrections ? r.corrections + (first * r.H_v + head) * s.d_v + column : nullptr;
             if (PAIRS) pair_state(S_p);
-            for (long i = 0; i < rows; i += TILE_M) ahead.ask(), solve(V + column, kept, S_p, i, tokens, columns);
-            for (long i = 0; i < rows; i += TILE_M) ahead.ask(), output(o, S_p, i, tokens, columns);
+            for (long i = 0; i < rows; i += TILE_M) solve(v, kept, S_p, i, tokens, columns);
+            for (long i = 0; i < rows; i += TILE_M) output(o, S_p, i, tokens, columns);
             if (PAIRS) update_by_pairs(S_p, rows);
             else update_panel(S_p, S_p, K, U_right, decay.gamma[C - 1], s, rows, ahead);
         }
     }
 };
-
-// Key heads a task takes together: neighbours share pages of memory, as long as there is work for every thread.
-long heads_per_task(const Rule &r, long heads) {
-    for (long together = 8; together > 1; together /= 2)
-        if (heads % together == 0 && r.N * heads / together >= 2 * r.threads) return together;
-    return 1;
-}
 
 template <class T, bool DELTA, bool PAIRS = false> void run(const Rule &r) {
     if (!r.H_v) return;
@@ -195,11 +187,10 @@ template <class T, bool DELTA, bool PAIRS = false> void run(const Rule &r) {
                 for (long h = 0; h < per_task; h++)
                     write_state(f.S + h * stride, f.s, r.checkpoints + (place * r.H_v + head_0 + h) * size);
             }
-            f.template read<T>(first, head_0, tokens);
             f.template look_ahead<T>(first + C, end, head_0);
             for (long h = 0; h < per_task; h++) {
-                if (h % group == 0) f.key_products(h / group, tokens);
-                f.template value_head<T>(first, head_0 + h, tokens, f.V_all + h * C * f.s.dv, f.S + h * stride);
+                if (h % group == 0) f.template key_products<T>(first, (head_0 + h) * r.H / r.H_v, tokens);
+                f.template value_head<T>(first, head_0 + h, tokens, f.S + h * stride);
             }
         }
         for (long h = 0; h < per_task; h++)

@@ -15,10 +15,9 @@ INLINE vec add_products(const Row &a, const Row &b, vec total) {
 
 // Lane i of the result is the sum of the lanes of x[i]. Each round adds the halves of two vectors, interleaved.
 INLINE vec sum_each(vec *x) {
-    ints low, high;
-    for (int i = 0; i < W; i++) low[i] = i / 2 + (i % 2) * W, high[i] = low[i] + W / 2;
+    std::make_integer_sequence<int, W> all;
     UNROLL for (int half = W / 2; half > 0; half /= 2) UNROLL for (int i = 0; i < half; i++)
-        x[i] = __builtin_shuffle(x[i], x[i + half], low) + __builtin_shuffle(x[i], x[i + half], high);
+        x[i] = interleave<0>(x[i], x[i + half], all) + interleave<W / 2>(x[i], x[i + half], all);
     return x[0];
 }
 

@@ -2,22 +2,22 @@
 #pragma once
 #include "api.h"
 
-#define KERNELS(X)                      \
-    X(gated_delta_rule_forward, Rule)   \
-    X(gated_delta_rule_backward, Rule)  \
+#define KERNELS(X)                               \
+    X(gated_delta_rule_forward, Rule)            \
+    X(gated_delta_rule_backward, Rule)           \
     X(gated_delta_rule_recurrent_forward, Rule)  \
     X(gated_delta_rule_recurrent_backward, Rule) \
-    X(linear_attention_forward, Rule)   \
-    X(linear_attention_backward, Rule)  \
-    X(linear_attention_per_key_forward, Rule)  \
-    X(linear_attention_per_key_backward, Rule)  \
-    X(short_conv_forward, ShortConv)    \
-    X(short_conv_backward, ShortConv)   \
-    X(gated_rms_norm_forward, RmsNorm)  \
-    X(gated_rms_norm_backward, RmsNorm) \
-    X(swiglu_forward, SwiGLU)           \
-    X(swiglu_backward, SwiGLU)  \
-    X(selective_scan_forward, Scan)  \
+    X(linear_attention_forward, Rule)            \
+    X(linear_attention_backward, Rule)           \
+    X(linear_attention_per_key_forward, Rule)    \
+    X(linear_attention_per_key_backward, Rule)   \
+    X(short_conv_forward, ShortConv)             \
+    X(short_conv_backward, ShortConv)            \
+    X(gated_rms_norm_forward, RmsNorm)           \
+    X(gated_rms_norm_backward, RmsNorm)          \
+    X(swiglu_forward, SwiGLU)                    \
+    X(swiglu_backward, SwiGLU)                   \
+    X(selective_scan_forward, Scan)              \
     X(selective_scan_backward, Scan)
 
 struct Kernels {

@@ -24,7 +24,7 @@ struct KeyDecay {
     const float *gamma_C(const Sizes &s) const { return gamma + (C - 1) * s.dk; }
 
     void fill(const Rule &r, const Sizes &s, long first, long head, long tokens, const float *K, const float *Q) {
-        read_rows<float>(r.log_alpha, first, head, 1, tokens, s.d_k, s.dk, alpha);
+        read_rows<float>(r.log_alpha, first, head, tokens, s.d_k, s.dk, alpha);
         for (long k = 0; k < s.dk; k += W) {
             vec product = broadcast(1);
             for (long at = k; at < C * s.dk; at += s.dk) {

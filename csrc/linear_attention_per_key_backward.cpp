@@ -39,7 +39,7 @@ struct Backward {
         read_state(checkpoint, s, S);
         for (long at = 0; at + C < tokens; at += C) {
             decay.fill(r, s, first + at, head, C, K + at * s.dk, Q + at * s.dk);
-            read_rows<T>(r.v, first + at, head, 1, C, s.d_v, s.dv, V);
+            read_rows<T>(r.v, first + at, head, C, s.d_v, s.dv, V);
             float *S_p = S + at / C * state_size();
             for (long p = 0; p < s.panels; p++, S_p += s.dk * PANEL)
                 update_rows(S_p, S_p + state_size(), decay, V + p * PANEL, s, C, none);
@@ -137,8 +137,8 @@ struct Backward {
         const float *K = this->K + in_segment * s.dk, *Q = this->Q + in_segment * s.dk;
         decay.fill(r, s, first, head, tokens, K, Q);
         decayed_product(Q, K, decay.alpha, Kd, P, s, tokens);
-        read_rows<T>(r.v, first, head, 1, tokens, s.d_v, s.dv, V);
-        read_rows<T>(r.do_, first, head, 1, tokens, s.d_v, s.dv, dO);
+        read_rows<T>(r.v, first, head, tokens, s.d_v, s.dv, V);
+        read_rows<T>(r.do_, first, head, tokens, s.d_v, s.dv, dO);
         transpose(V, s.dv, Vt, C, C, s.dv);
         transpose(dO, s.dv, dOt, C, C, s.dv);
 
@@ -170,11 +170,8 @@ struct Backward {
 
     template <class T> void segment(long n, long key_head, long first, long tokens) {
         long group = r.H_v / r.H, rows = round_up(tokens, C);
-        for (long at = 0; at < tokens; at += C) {
-            long in_chunk = tokens - at < C ? tokens - at : C;
-            read_rows<T>(r.k, first + at, key_head, 1, in_chunk, s.d_k, s.dk, K + at * s.dk);
-            read_rows<T>(r.q, first + at, key_head, 1, in_chunk, s.d_k, s.dk, Q + at * s.dk);
-        }
+        read_rows<T>(r.k, first, key_head, tokens, s.d_k, s.dk, K, rows);
+        read_rows<T>(r.q, first, key_head, tokens, s.d_k, s.dk, Q, rows);
         std::memset(dK, 0, rows * s.dk * sizeof(float));
         std::memset(dQ, 0, rows * s.dk * sizeof(float));
         long place = r.ends[n] / CHECKPOINT + n + (first - r.ends[n]) / CHECKPOINT;

@@ -11,22 +11,20 @@ struct Forward {
     const Rule &r;
     Sizes s;
     long heads, group;
-    float *K, *Q, *V;  // [heads, C, dk], [heads · group, C, dv]
+    float *K, *Q, *V;  // of the head at work: [C, dk], [C, dv]
     KeyDecay decay;
     float *Kd, *P;  // [C, dk], [C, C]
     Ahead ahead;
     float *S;  // [heads · group, panels, dk, PANEL]
 
     Forward(const Rule &r, Take &take, long heads, long group)
-        : r(r), s(r.d_k, r.d_v), heads(heads), group(group), K(take(heads * C * s.dk)), Q(take(heads * C * s.dk)),
-          V(take(heads * group * C * s.dv)), decay(take, s), Kd(take(C * s.dk)), P(take(C * C)),
+        : r(r), s(r.d_k, r.d_v), heads(heads), group(group), K(take(C * s.dk)), Q(take(C * s.dk)),
+          V(take(C * s.dv)), decay(take, s), Kd(take(C * s.dk)), P(take(C * C)),
           S(take(heads * group * s.dk * s.dv)) {}
 
-    template <class T> void read(long first, long value_head, long tokens) {
-        long key_head = value_head * r.H / r.H_v;
-        read_rows<T>(r.k, first, key_head, heads, tokens, s.d_k, s.dk, K);
-        read_rows<T>(r.q, first, key_head, heads, tokens, s.d_k, s.dk, Q);
-        read_rows<T>(r.v, first, value_head, heads * group, tokens, s.d_v, s.dv, V);
+    template <class T> void read_keys(long first, long head, long tokens) {
+        read_rows<T>(r.k, first, head, tokens, s.d_k, s.dk, K);
+        read_rows<T>(r.q, first, head, tokens, s.d_k, s.dk, Q);
     }
 
     template <class T> void look_ahead(long first, long end, long value_head) {
@@ -50,7 +48,7 @@ struct Forward {
 
     // Head h of the task, which is value head `head`.
     template <class T> void value_head(long first, long h, long head, long tokens) {
-        const float *K = this->K + h / group * C * s.dk, *Q = this->Q + h / group * C * s.dk, *V = this->V + h * C * s.dv;
+        read_rows<T>(r.v, first, head, tokens, s.d_v, s.dv, V);
         decay.fill(r, s, first, head, tokens, K, Q);
         decayed_product(Q, K, decay.alpha, Kd, P, s, tokens);
         long rows = round_up(tokens, TILE_M);
@@ -63,13 +61,6 @@ struct Forward {
         }
     }
 };
-
-// Key heads a task takes together: neighbours share pages of memory, as long as there is work for every thread.
-long heads_per_task(const Rule &r, long heads) {
-    for (long together = 8; together > 1; together /= 2)
-        if (heads % together == 0 && r.N * heads / together >= 2 * r.threads) return together;
-    return 1;
-}
 
 template <class T> void run(const Rule &r) {
     long group = r.H_v / r.H;
@@ -90,9 +81,11 @@ template <class T> void run(const Rule &r) {
                 for (long h = 0; h < per_task; h++)
                     write_state(f.S + h * stride, f.s, r.checkpoints + (place * r.H_v + head_0 + h) * size);
             }
-            f.read<T>(first, head_0, tokens);
             f.look_ahead<T>(first + C, end, head_0);
-            for (long h = 0; h < per_task; h++) f.value_head<T>(first, h, head_0 + h, tokens);
+            for (long h = 0; h < per_task; h++) {
+                if (h % group == 0) f.read_keys<T>(first, (head_0 + h) * r.H / r.H_v, tokens);
+                f.value_head<T>(first, h, head_0 + h, tokens);
+            }
         }
         for (long h = 0; h < per_task; h++)
             write_state(f.S + h * stride, f.s, r.last_state + (n * r.H_v + head_0 + h) * size);

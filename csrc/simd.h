@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 #ifdef __AVX512BF16__
 #include <immintrin.h>
 #endif
@@ -155,16 +156,24 @@ INLINE void pair_columns(const float *, uint32_t *, long) {}
 INLINE void pair_rows(const float *, const float *, uint32_t *, long) {}
 #endif
 
+// a and b, from their numbers `first` on, taken in turns.
+template <int first, int... i> INLINE vec interleave(vec a, vec b, std::integer_sequence<int, i...>) {
+#ifdef __clang__
+    return __builtin_shufflevector(a, b, (first + i / 2 + i % 2 * W)...);
+#else
+    return __builtin_shuffle(a, b, ints{(first + i / 2 + i % 2 * W)...});
+#endif
+}
+
 // One W × W block. Each of log₂ W rounds interleaves the first half of the rows with the second.
 INLINE void transpose_block(const float *from, long from_stride, float *to, long to_stride) {
     vec row[W], next[W];
-    ints low, high;
-    for (int i = 0; i < W; i++) low[i] = i / 2 + (i % 2) * W, high[i] = low[i] + W / 2;
+    std::make_integer_sequence<int, W> all;
     UNROLL for (int i = 0; i < W; i++) row[i] = load(from + i * from_stride);
     UNROLL for (int round = 1; round < W; round *= 2) {
         UNROLL for (int i = 0; i < W / 2; i++) {
-            next[2 * i] = __builtin_shuffle(row[i], row[i + W / 2], low);
-            next[2 * i + 1] = __builtin_shuffle(row[i], row[i + W / 2], high);
+            next[2 * i] = interleave<0>(row[i], row[i + W / 2], all);
+            next[2 * i + 1] = interleave<W / 2>(row[i], row[i + W / 2], all);
         }
         UNROLL for (int i = 0; i < W; i++) row[i] = next[i];
     }
