@@ -66,34 +66,36 @@ KERNEL inline void lower_product(const float *X, long row, long column, const fl
 
 // The next chunk's rows, asked for a few cache lines at a time while this chunk is computed: more at once would stall.
 struct Ahead {
-    static constexpr int PIECE = 128;  // bytes
     struct Block {
         const char *row;
-        long stride, bytes;
+        long stride, lines;
     } blocks[8];
     int count = 0, block = 0, share = 0;
-    long rows = 0, byte = 0;
+    long rows = 0, left = 0;
+    const char *line = nullptr;
 
     // `heads` neighbouring heads of the tokens from `first` on.
     template <class T> void add(const Rows &x, long first, long head, long heads, long d) {
         blocks[count++] = {(const char *)((const T *)x.data + first * x.token + head * x.head),
-                           x.token * long(sizeof(T)), ((heads - 1) * x.head + d) * long(sizeof(T))};
+                           x.token * long(sizeof(T)), (((heads - 1) * x.head + d) * long(sizeof(T)) + 63) / 64};
     }
     // To be asked for in so many calls.
     void spread(long tokens, long calls) {
-        long pieces = 0;
-        for (int b = 0; b < count; b++) pieces += tokens * ((blocks[b].bytes + PIECE - 1) / PIECE);
-        rows = tokens, share = pieces / (calls + 1) + 1;
+        long lines = 0;
+        for (int b = 0; b < count; b++) lines += tokens * blocks[b].lines;
+        rows = tokens, share = lines / (calls + 1) + 1, line = blocks[0].row, left = blocks[0].lines;
     }
     INLINE void ask() {
         for (int n = 0; n < share && rows > 0; n++) {
-            Block &b = blocks[block];
-            UNROLL for (int line = 0; line < PIECE; line += 64) __builtin_prefetch(b.row + byte + line, 0, 1);
-            if ((byte += PIECE) < b.bytes) continue;
-            byte = 0;
-            b.row += b.stride;
-            if (++block == count) block = 0, rows--;
+            __builtin_prefetch(line, 0, 2);
+            line += 64;
+            if (--left == 0) turn();
         }
+    }
+    KERNEL void turn() {
+        blocks[block].row += blocks[block].stride;
+        if (++block == count) block = 0, rows--;
+        line = blocks[block].row, left = blocks[block].lines;
     }
 };
 
@@ -169,8 +171,8 @@ inline void normalise_rows(float *X, const Sizes &s, long tokens, float scale, f
 KERNEL inline void update_panel(const float *S, float *S_next, const float *K, const float *X, float gamma_C,
                                 const Sizes &s, long rows, Ahead &ahead) {
     for (long k = 0; k < s.dk; k += UPDATE_M) {
-        ahead.ask();
         UNROLL for (int n = 0; n < TILE_N; n++) {
+            ahead.ask();
             Tile<UPDATE_M, 1> t;
             t.load_from(S + k * PANEL + n * W, PANEL);
             t.scale(gamma_C);

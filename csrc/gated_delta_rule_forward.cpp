@@ -7,7 +7,7 @@
 namespace GDN_ISA {
 namespace {
 
-constexpr long ASK = 32;  // keys of a product between two looks ahead
+constexpr long ASK = 16;  // keys of a product between two looks ahead; divides dk
 
 // A task: some neighbouring key heads, each with its group of value heads.
 template <bool DELTA, bool PAIRS> struct Forward {
@@ -26,7 +26,8 @@ template <bool DELTA, bool PAIRS> struct Forward {
         : r(r), s(r.d_k, r.d_v), heads(heads), group(group), K(take(C * s.dk)), Q(take(C * s.dk)),
           Kt(take(s.dk * C)), KK(take(C * C)), QK(take(C * C)), A(take(C * C)), P(take(C * C)), U(take(C * PANEL)),
           U_right(take(C * PANEL)), factor(take(C)), decay(take), S(take(heads * group * s.dk * s.dv)),
-          K_words(words(take, C * s.dk / 2)), Q_words(words(take, C * s.dk / 2)), Kt_words(words(take, C * s.dk / 2)), K_pairs(words(take, C * s.dk / 2)),
+          K_words(words(take, C * s.dk / 2)), Q_words(words(take, C * s.dk / 2)), Kt_words(words(take, C * s.dk / 2)),
+          K_pairs(words(take, C * s.dk / 2)),
           S_words(words(take, s.dk / 2 * PANEL)), U_words(words(take, C / 2 * PANEL)) {}
     static uint32_t *words(Take &take, long n) { return (uint32_t *)take(n); }
 
@@ -36,7 +37,7 @@ template <bool DELTA, bool PAIRS> struct Forward {
         ahead.add<T>(r.k, first, key_head, heads, r.d_k);
         ahead.add<T>(r.q, first, key_head, heads, r.d_k);
         ahead.add<T>(r.v, first, value_head, heads * group, r.d_v);
-        ahead.spread(tokens, heads * group * s.panels * ((2 * C / TILE_M - 1) * s.dk / ASK + s.dk / UPDATE_M));
+        ahead.spread(tokens, heads * group * s.panels * ((1 + DELTA) * C / TILE_M * s.dk / ASK + s.dk / UPDATE_M * TILE_N));
     }
 
     // K, Q and their products, for one key head.
@@ -73,14 +74,12 @@ template <bool DELTA, bool PAIRS> struct Forward {
             }
     }
 
-    // t += rows i … of K or Q, times a panel of S. `fetches`: S comes from far, and nothing else should.
-    INLINE void add_keys(Tile<TILE_M, TILE_N> &t, const float *X, const uint32_t *X_words, const float *S, long i,
-                         bool fetches) {
+    // t += rows i … of K or Q, times a panel of S.
+    INLINE void add_keys(Tile<TILE_M, TILE_N> &t, const float *X, const uint32_t *X_words, const float *S, long i) {
         for (long k = 0; k < s.dk; k += ASK) {
-            long keys = s.dk - k < ASK ? s.dk - k : ASK;
-            if (!fetches) ahead.ask();
-            if (PAIRS) add_words(t, X_words + (i * s.dk + k) / 2, s.dk / 2, 1, S_words + k / 2 * PANEL, PANEL, keys / 2);
-            else t.add_product(X + i * s.dk + k, s.dk, 1, S + k * PANEL, PANEL, keys);
+            ahead.ask();
+            if (PAIRS) add_words(t, X_words + (i * s.dk + k) / 2, s.dk / 2, 1, S_words + k / 2 * PANEL, PANEL, ASK / 2);
+            else t.add_product(X + i * s.dk + k, s.dk, 1, S + k * PANEL, PANEL, ASK);
         }
     }
 
@@ -92,8 +91,8 @@ template <bool DELTA, bool PAIRS> struct Forward {
         for (long i = 0; i < rows; i += 2)
             pair_rows(U_right + i * PANEL, U_right + (i + 1) * PANEL, U_words + i / 2 * PANEL, PANEL);
         for (long k = 0; k < s.dk; k += UPDATE_M) {
-            ahead.ask();
             UNROLL for (int n = 0; n < TILE_N; n++) {
+                ahead.ask();
                 Tile<UPDATE_M, 1> t;
                 t.load_from(S + k * PANEL + n * W, PANEL);
                 t.scale(decay.gamma[C - 1]);
@@ -123,7 +122,7 @@ template <bool DELTA, bool PAIRS> struct Forward {
             return;
         }
         t.zero();
-        add_keys(t, K, K_words, S, i, i == 0);
+        add_keys(t, K, K_words, S, i);
         t.scale_rows(decay.gamma + i);
         t.add_product(A + i * C, C, 1, U, PANEL, i);
         read_tile(target, v + i * r.v.token, r.v.token, rows - i, columns);
@@ -142,7 +141,7 @@ template <bool DELTA, bool PAIRS> struct Forward {
     template <class T> KERNEL void output(T *o, const float *S, long i, long rows, long columns) {
         Tile<TILE_M, TILE_N> t;
         t.zero();
-        add_keys(t, Q, Q_words, S, i, false);
+        add_keys(t, Q, Q_words, S, i);
         t.scale_rows(decay.gamma + i);
         t.add_product(P + i * C, C, 1, U, PANEL, i + TILE_M);
         write_tile(t, o + i * r.o.token, r.o.token, rows - i, columns);
