@@ -9,7 +9,15 @@ import torch
 from gated_deltanet.bench.accuracy import cast, outputs_and_grads, relative_error
 from gated_deltanet.ops import native
 
-__all__ = ["assert_within_budget", "cast", "outputs_and_grads", "relative_error", "skip_if_refused", "takes"]
+__all__ = [
+    "assert_within_budget",
+    "cast",
+    "operator",
+    "outputs_and_grads",
+    "relative_error",
+    "skip_if_refused",
+    "takes",
+]
 
 HALF = (torch.bfloat16, torch.float16)
 
@@ -35,6 +43,11 @@ def assert_within_budget(
             factor = 10 if name.removeprefix("d") in gates else 4
             allowed = max(factor * relative_error(plain[name], oracle[name]), 8 * torch.finfo(torch.float32).eps)
         assert error <= allowed, f"{name}: relative error {error:.2g}, budget {allowed:.2g}"
+
+
+def operator(op: str, form: str) -> torch._ops.OpOverload:
+    """The operator behind an op's form, for torch.library.opcheck."""
+    return getattr(torch.ops.gdn, f"{op}_{form}".replace("-", "_")).default
 
 
 def takes(backend: str, dtype: torch.dtype) -> bool:

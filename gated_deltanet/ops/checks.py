@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensor
 
 from . import native
 
@@ -17,28 +18,27 @@ def check_shapes(op: str, **arguments: tuple[Tensor | None, str]) -> dict[str, i
     An argument that may be None has axes that begin with "?".
     """
     sizes: dict[str, int] = {}
-    origin: dict[str, str] = {}
-    device = None
+    first, device = "", None
     for name, (x, axes) in arguments.items():
-        if x is None and axes.startswith("?"):
+        if x is None and axes[0] == "?":
             continue
-        axes = axes.removeprefix("?").strip()
+        names = axes.lstrip("? ").split()
         if not isinstance(x, Tensor):
-            raise ValueError(f"{op}: {name} is a {type(x).__name__}, expected a tensor [{axes.replace(' ', ', ')}]")
-        if x.ndim != len(axes.split()):
-            raise ValueError(
-                f"{op}: {name} is {list(x.shape)}, expected {len(axes.split())} axes [{axes.replace(' ', ', ')}]"
-            )
-        device = device or (name, x.device)
-        if x.device != device[1]:
-            raise ValueError(f"{op}: {name} is on {x.device}, expected {device[1]}, where {device[0]} is")
-        for axis, size in zip(axes.split(), x.shape, strict=True):
+            raise ValueError(f"{op}: {name} is a {type(x).__name__}, expected a tensor [{', '.join(names)}]")
+        shape = x.shape
+        if len(shape) != len(names):
+            raise ValueError(f"{op}: {name} is {list(shape)}, expected {len(names)} axes [{', '.join(names)}]")
+        if device is None:
+            first, device = name, x.device
+        elif x.device != device:
+            raise ValueError(f"{op}: {name} is on {x.device}, expected {device}, where {first} is")
+        for axis, size in zip(names, shape, strict=True):
             if sizes.setdefault(axis, size) != size:
+                origin = next(other for other, (_, known) in arguments.items() if axis in known.split())
                 raise ValueError(
-                    f"{op}: {name} is {list(x.shape)}, expected [{axes.replace(' ', ', ')}]"
-                    f" with {axis} = {sizes[axis]}, as {origin[axis]} has"
+                    f"{op}: {name} is {list(shape)}, expected [{', '.join(names)}]"
+                    f" with {axis} = {sizes[axis]}, as {origin} has"
                 )
-            origin.setdefault(axis, name)
     return sizes
 
 
@@ -65,7 +65,7 @@ def check_gates(op: str, **arguments: Tensor | None) -> None:
             continue
         if x.dtype not in FLOATS:
             raise ValueError(f"{op}: {name} is {x.dtype}, expected float32, bfloat16, float16 or float64")
-        if values_are_cheap(x) and bool(x.isnan().any()):
+        if values_are_cheap(x) and not torch.equal(x, x):  # NaN differs from itself
             raise ValueError(f"{op}: {name} holds NaN, expected numbers")
 
 
@@ -134,8 +134,7 @@ def check_cu_seqlens(op: str, cu_seqlens: Tensor | None, like: Tensor) -> int:
 
 def check_log_alpha(op: str, log_alpha: Tensor) -> None:
     check_gates(op, log_alpha=log_alpha)
-    if values_are_cheap(log_alpha) and not bool((log_alpha <= 0).all()):
-        most = log_alpha.max().item()
+    if values_are_cheap(log_alpha) and log_alpha.numel() and (most := log_alpha.max().item()) > 0:
         raise ValueError(f"{op}: log_alpha holds {most:.4g}, expected values ≤ 0 (α = exp(log_alpha) is a decay)")
 
 
@@ -146,7 +145,7 @@ def check_no_grad(op: str, *tensors: Tensor | None) -> None:
 
 def values_are_cheap(x: Tensor) -> bool:
     """Values are looked at in eager mode on a CPU only: elsewhere that would wait for the device or break the graph."""
-    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+    return x.is_cpu and not torch.compiler.is_compiling() and not isinstance(x, FakeTensor)
 
 
 def choose_backend(

@@ -6,6 +6,15 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+from torch._C._functorch import peek_interpreter_stack
+from torch.nn import Parameter
+
+WATCHERS = (
+    torch._C._len_torch_dispatch_stack,  # FakeTensorMode, FlopCounterMode, …
+    torch._C._len_torch_function_stack,  # torch.device as a context, …
+    peek_interpreter_stack,  # torch.func
+    torch._C._is_tracing,  # torch.jit.trace
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -14,7 +23,7 @@ R = TypeVar("R")
 def operator(
     name: str, schema: str, forward: Callable, fake: Callable, backward: Callable | None = None, keeps: int = 0
 ) -> Callable:
-    """Register `forward` as the operator `gdn::name` and return it.
+    """Register `forward` as the operator `gdn::name`. Returns what calls it, or just `forward` where that is the same.
 
     schema: arguments and results, `"(Tensor q, Tensor? cu_seqlens) -> (Tensor, Tensor)"`.
     fake: from the same arguments, empty tensors of the results' shapes and dtypes.
@@ -26,9 +35,14 @@ def operator(
     arguments = schema[schema.index("(") + 1 : schema.index(") ->")]
 
     forward, backward = without_autocast(forward), without_autocast(backward)
-    op = torch.library.custom_op(
-        f"gdn::{name}", lambda *inputs: _fresh(forward(*inputs), inputs), mutates_args=(), schema=schema
-    )
+
+    def run(*inputs: Any) -> Any:
+        return _fresh(forward(*inputs), inputs)
+
+    def call(*inputs: Any) -> Any:
+        return run(*inputs) if unwatched(*inputs) else op(*inputs)
+
+    op = torch.library.custom_op(f"gdn::{name}", run, mutates_args=(), schema=schema)
     backward_op = torch.library.custom_op(
         f"gdn::{name}_backward",
         lambda grads, *inputs: list(_fresh(tuple(backward(grads, *inputs)), [*grads, *inputs])),
@@ -48,7 +62,8 @@ def operator(
         ctx.others = [None if isinstance(x, Tensor) else x for x in inputs]
 
     def gradients(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        kept, tensors = ctx.saved_tensors[:keeps], ctx.saved_tensors[keeps:]
+        saved = ctx.saved_tensors  # once: activation checkpointing allows no second look
+        kept, tensors = saved[:keeps], saved[keeps:]
         inputs = [x if other is None else other for x, other in zip(tensors, ctx.others, strict=True)]
         known = [
             torch.zeros(shape, dtype=dtype, device=device) if grad is None else grad
@@ -62,7 +77,22 @@ def operator(
 
     op.register_autograd(gradients, setup_context=setup_context)
     backward_op.register_autograd(no_second_derivative)
-    return op
+    return call
+
+
+def unwatched(*inputs: Any) -> bool:
+    """Whether an operator would do nothing but run its function, which takes 12–23 µs less.
+
+    That is on a CPU, when no gradient is wanted and no compiler, mode or transform looks on.
+    """
+    if torch.compiler.is_compiling() or any(watches() for watches in WATCHERS):
+        return False
+    grad = torch.is_grad_enabled()
+    return all(
+        type(x) in (Tensor, Parameter) and x.is_cpu and not x.is_neg() and not (grad and x.requires_grad)
+        for x in inputs
+        if isinstance(x, Tensor)
+    )
 
 
 def without_autocast(function: Callable[P, R]) -> Callable[P, R]:
@@ -71,6 +101,8 @@ def without_autocast(function: Callable[P, R]) -> Callable[P, R]:
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         device = next((x.device for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), torch.device("cpu"))
+        if not torch.is_autocast_enabled(device.type):  # the guard takes 4 µs
+            return function(*args, **kwargs)
         with torch.autocast(device.type, enabled=False):
             return function(*args, **kwargs)
 

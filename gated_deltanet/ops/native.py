@@ -1,6 +1,7 @@
 """The library of native kernels: csrc/, compiled when the package is installed, called through ctypes."""
 
 import ctypes
+from collections.abc import Iterable
 from ctypes import c_int32, c_int64, c_void_p
 from pathlib import Path
 
@@ -21,7 +22,7 @@ class Rows(ctypes.Structure):
 
 
 class Rule(ctypes.Structure):
-    """The arguments of gated_delta_rule_forward and gated_delta_rule_backward."""
+    """The arguments of gated_delta_rule_forward and its like, see `rule`."""
 
     _fields_ = (
         *((name, c_int64) for name in ("N", "H", "H_v", "d_k", "d_v", "threads")),
@@ -95,6 +96,8 @@ def run(kernel: str, arguments: ctypes.Structure) -> None:
 
 def readable(x: Tensor) -> Tensor:
     """x, or a copy if its strides are none `rows` can tell. x: [B, L, H, d] or [B, L, H]."""
+    if x.is_contiguous():
+        return x
     B, L = x.shape[:2]
     tokens_in_a_row = B <= 1 or L <= 1 or x.stride(0) == L * x.stride(1)
     contiguous = x.ndim < 4 or x.shape[3] <= 1 or x.stride(3) == 1
@@ -103,10 +106,21 @@ def readable(x: Tensor) -> Tensor:
 
 def rows(x: Tensor) -> Rows:
     """The tokens of x, which must be `readable` and stay alive. x: [B, L, H, d] or [B, L, H]."""
-    return Rows(x.data_ptr(), x.stride(0 if x.shape[1] == 1 else 1), x.stride(2))
+    strides = x.stride()
+    return Rows(x.data_ptr(), strides[0 if x.shape[1] == 1 else 1], strides[2])
 
 
-def sequence_ends(x: Tensor, cu_seqlens: Tensor | None) -> Tensor:
-    """[N + 1] int64: sequence n is the tokens ends[n] to ends[n + 1]. x: [B, L, …]."""
-    B, L = x.shape[:2]
-    return torch.arange(B + 1) * L if cu_seqlens is None else cu_seqlens.to("cpu", torch.int64).contiguous()
+def rule(q: Tensor, tokens: Iterable[Rows], state: Tensor, ends: Tensor, normalise: bool = False) -> Rule:
+    """What a kernel of the rule reads. tokens: q, k, v, log_alpha, beta. The state and ends must be contiguous."""
+    N, H_v, d_k, d_v = state.shape
+    return Rule(
+        N, q.shape[-2], H_v, d_k, d_v, torch.get_num_threads(), q.dtype == torch.bfloat16, normalise, ends.data_ptr(),
+        *tokens, state.data_ptr(),
+    )  # fmt: skip
+
+
+def point(arguments: ctypes.Structure, **tensors: Tensor) -> None:
+    """Lets fields of the arguments point to tensors, which the caller keeps alive: to their `rows`, or their data."""
+    for name, x in tensors.items():
+        of_rows = isinstance(getattr(arguments, name), Rows)
+        setattr(arguments, name, rows(x) if of_rows else x.data_ptr())

@@ -4,12 +4,12 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.nn.functional as F
-from budget import assert_within_budget, cast, outputs_and_grads, relative_error
+from budget import assert_within_budget, cast, operator, outputs_and_grads, relative_error
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gated_deltanet.ops.attention import BACKENDS, KVCache, attention, attention_step_, in_blocks, sdpa
+from gated_deltanet.ops.attention import BACKENDS, KVCache, attention, attention_step_, sdpa
 from gated_deltanet.ops.attention.sdpa import BLOCK
 
 ROW = (0, 0, 5, 5, 33, 50, 50)  # ends of packed sequences, empty ones first, inside and last
@@ -229,6 +229,11 @@ def test_bad_input_is_named(change, message):
 @pytest.mark.parametrize("window", [None, 3])
 def test_operator_passes_torch_opcheck(backend, window):
     leaves = [x.requires_grad_() for x in random_inputs(L=5, H=2, H_kv=1, d=3, d_v=2, W=3).values()]
-    torch.library.opcheck(
-        in_blocks if backend == "sdpa" else BACKENDS[backend], (*leaves, torch.tensor([3, 2]), None, window)
-    )
+    torch.library.opcheck(operator("attention", backend), (*leaves, torch.tensor([3, 2]), None, window))
+
+
+def test_no_cache_is_kept_if_nobody_wants_it():
+    q, k, v = (torch.randn(2, 9, H, 4) for H in (4, 2, 2))
+    o, cache = attention(q, k, v, window=3)
+    without, nothing = attention(q, k, v, window=3, keep_cache=False)
+    assert torch.equal(o, without) and cache is not None and nothing is None

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from budget import outputs_and_grads
+from budget import cast, outputs_and_grads, relative_error
 
 from gated_deltanet import ops
 from gated_deltanet.bench.accuracy import flatten, round_operands
@@ -88,6 +88,25 @@ def test_a_step_without_a_state_is_refused(step):
     one_token = [x if x is None or n in PARAMETERS else x[:, 0] for n, x in inputs.items()]
     with pytest.raises(ValueError, match="is None, expected"):
         getattr(ops, step)(*one_token, None)
+
+
+@pytest.mark.parametrize("case", [case for case in every_op(L=6) if "state" in case.inputs], ids=titled)
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-13), (torch.float32, 1e-6), (torch.bfloat16, 4e-3)]
+)
+@pytest.mark.parametrize("strides", ["contiguous", "transposed"])
+def test_steps_in_place_are_the_recurrence(case, dtype, tolerance, strides):
+    inputs = cast(case.inputs, dtype) if dtype == torch.float64 else round_operands(case.inputs, dtype)
+    expected, last_state = case.form("reference")(**inputs)
+    state = inputs["state"].clone() if strides == "contiguous" else inputs["state"].mT.contiguous().mT
+    step_, given = getattr(ops, f"{case.op}_step_"), [(n, inputs.get(n)) for n in STEPS[f"{case.op}_step_"]]
+    outputs = []
+    for t in range(6):
+        version = state._version
+        outputs.append(step_(*(x if x is None or n in PARAMETERS else x[:, t] for n, x in given), state))
+        assert state._version > version  # autograd can tell
+    assert relative_error(torch.stack(outputs, 1), expected) < tolerance
+    assert relative_error(state, last_state) < tolerance
 
 
 def test_many_short_sequences_and_a_long_one_need_little_memory():

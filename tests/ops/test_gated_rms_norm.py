@@ -3,7 +3,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from budget import assert_within_budget, cast, outputs_and_grads, relative_error, skip_if_refused, takes
+from budget import assert_within_budget, cast, operator, outputs_and_grads, relative_error, skip_if_refused, takes
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -150,4 +150,4 @@ def test_bad_input_is_named(change, message):
 @pytest.mark.parametrize("gated", [True, False])
 def test_operator_passes_torch_opcheck(backend, gated):
     x, gate, weight = (x.requires_grad_() for x in random_inputs(2, 5, d=3).values())
-    torch.library.opcheck(BACKENDS[backend], (x, gate if gated else None, weight, 1e-5))
+    torch.library.opcheck(operator("gated_rms_norm", backend), (x, gate if gated else None, weight, 1e-5))

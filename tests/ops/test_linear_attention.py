@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 import torch
-from budget import assert_within_budget, cast, outputs_and_grads, relative_error, skip_if_refused, takes
+from budget import assert_within_budget, cast, operator, outputs_and_grads, relative_error, skip_if_refused, takes
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import logsigmoid
 
-from gated_deltanet.ops.linear_attention import BACKENDS, cpp, linear_attention, linear_attention_step_
+from gated_deltanet.ops.linear_attention import BACKENDS, linear_attention, linear_attention_step_
 from gated_deltanet.ops.linear_attention.chunkwise import CHUNK, CHUNK_PER_KEY
 
 FORMS = [name for name in BACKENDS if name != "reference"]
@@ -240,5 +240,5 @@ def test_operator_passes_torch_opcheck(form, decay):
     inputs = random_inputs(decay, L=5, H=1, H_v=2, d_k=3, d_v=2)
     inputs["log_alpha"] = inputs["log_alpha"].view(2, 5, 2, -1)
     leaves = tuple(x.requires_grad_() for x in inputs.values())
-    op, flags = (cpp.OPERATOR, (True,)) if form == "cpp" else (BACKENDS[form], ())
-    torch.library.opcheck(op, (*leaves, None, *flags))
+    flags = (True,) if form == "cpp" else ()
+    torch.library.opcheck(operator("linear_attention", form), (*leaves, None, *flags))

@@ -19,7 +19,7 @@ def rounded(inputs, dtype):
     return inputs | cast({n: inputs[n] for n in "qkv"}, dtype)
 
 
-@pytest.fixture(params=["portable", "avx2", "avx512"])
+@pytest.fixture(params=["portable", "avx2", "avx512", "avx512bf16"])
 def instruction_set(request):
     before = native.instruction_set()
     if not native.use_instruction_set(request.param):
@@ -37,6 +37,7 @@ def instruction_set(request):
         {"L": 50, "H": 2, "H_v": 6, "d_k": 33, "d_v": 7},
         {"L": 100, "H": 1, "H_v": 2, "d_k": 128, "d_v": 129},
         {"B": 1, "L": 2 * CHECKPOINT + 3, "H": 1, "H_v": 1, "d_k": 40, "d_v": 100},
+        {"B": 1, "L": 40, "H": 1, "H_v": 8, "d_k": 24, "d_v": 20},  # heads of one group, taken one by one
     ],
 )
 def test_every_instruction_set_is_within_budget(instruction_set, decay, dtype, sizes):

@@ -5,21 +5,28 @@ from itertools import pairwise
 
 import pytest
 import torch
-from budget import assert_within_budget, outputs_and_grads
+from budget import assert_within_budget, outputs_and_grads, relative_error
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import logsigmoid, normalize
 
 from gated_deltanet import ops
-from gated_deltanet.ops import gated_delta_rule, gated_delta_rule_step_
+from gated_deltanet.ops import (
+    gated_delta_mix,
+    gated_delta_mix_step_,
+    gated_delta_rule,
+    gated_delta_rule_step_,
+    native,
+)
 
-MISSING = ops.backends()["gated_delta_rule"].get("cpp-recurrent", "this build has no such backend")
+MISSING = ops.backends()["gated_delta_rule"]["cpp-recurrent"]
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=f"cpp-recurrent: {MISSING}")
 
 GATES = ("log_alpha", "beta")
 SIZES = [(8, 12), (20, 36), (33, 65), (64, 31), (128, 128)]  # whole and partial vectors and panels
 reference = partial(gated_delta_rule, backend="reference")
 recurrent = partial(gated_delta_rule, backend="cpp-recurrent")
+mix = partial(gated_delta_mix, backend="cpp-recurrent", beta_max=2.0)
 
 
 def random_inputs(B=3, L=70, H=1, H_v=2, d_k=20, d_v=36, N=None, beta_max=2.0, dtype=torch.float32, seed=0):
@@ -34,6 +41,16 @@ def random_inputs(B=3, L=70, H=1, H_v=2, d_k=20, d_v=36, N=None, beta_max=2.0, d
     }
 
 
+def random_projections(dtype=torch.float32, **sizes):
+    """For `gated_delta_mix`: tokens, state, and the parameters A_log and dt_bias."""
+    tokens = random_inputs(**sizes)
+    normal = partial(torch.randn, generator=torch.Generator().manual_seed(1))
+    a, b = (5 * normal(tokens["beta"].shape) for _ in range(2))
+    tokens = {n: 3 * tokens[n] for n in "qkv"} | {"a": a, "b": b}
+    H_v = a.shape[2]
+    return {n: x.to(dtype) for n, x in tokens.items()}, random_inputs(**sizes)["state"], (normal(H_v), normal(H_v) - 3)
+
+
 def part(inputs, tokens=slice(None), rows=slice(None), state=None):
     state = inputs["state"][rows] if state is None else state
     return {name: x[rows, tokens] for name, x in inputs.items() if name != "state"} | {"state": state}
@@ -46,6 +63,14 @@ def cut(inputs, ends):
         piece, S = recurrent(**part(inputs, slice(begin, end), state=S))
         o.append(piece)
     return torch.cat(o, 1), S
+
+
+def in_steps(step_, *parameters, state, **tokens):
+    """o and the state after decoding token by token, with the state in place."""
+    state, L = state.clone(), tokens["q"].shape[1]
+    each = [[x if x is None else x[:, t] for x in tokens.values()] for t in range(L)]
+    o = [step_(*token, *parameters, state) for token in each]
+    return torch.stack(o, 1), state
 
 
 def assert_same_bits(got, expected):
@@ -75,10 +100,27 @@ def test_no_cut_of_any_size_changes_a_bit(cuts, d_k, d_v):
 def test_steps_in_place_have_the_bits_of_the_whole_sequence(d_k, d_v, dtype):
     inputs = random_inputs(L=40, d_k=d_k, d_v=d_v, dtype=dtype)
     inputs["log_alpha"][:, 20] = -torch.inf
-    whole = recurrent(**inputs)
-    state = inputs.pop("state").clone()
-    o = [gated_delta_rule_step_(*(x[:, t] for x in inputs.values()), state) for t in range(40)]
-    assert_same_bits((torch.stack(o, 1), state), whole)
+    assert_same_bits(in_steps(gated_delta_rule_step_, **inputs), recurrent(**inputs))
+
+
+@pytest.mark.parametrize(("H", "H_v", "N"), [(1, 1, 1), (2, 6, 5), (3, 3, 1)])
+def test_steps_of_any_heads_without_decay_have_the_bits_of_the_whole_sequence(H, H_v, N):
+    inputs = random_inputs(B=N, L=9, H=H, H_v=H_v) | {"log_alpha": None}
+    assert_same_bits(in_steps(gated_delta_rule_step_, **inputs), recurrent(**inputs))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("H_v", [2, 8, 17])  # gates of whole and partial vectors
+def test_mix_has_the_same_bits_cut_in_steps_and_in_training(H_v, dtype):
+    tokens, state, parameters = random_projections(dtype, H_v=H_v)
+    step_ = partial(gated_delta_mix_step_, beta_max=2.0)
+    whole = mix(*tokens.values(), *parameters, state)
+    o_1, S = mix(*(x[:, :37] for x in tokens.values()), *parameters, state)
+    o_2, S = mix(*(x[:, 37:] for x in tokens.values()), *parameters, S)
+    assert_same_bits((torch.cat([o_1, o_2], 1), S), whole)
+    assert_same_bits(in_steps(step_, *parameters, state=state, **tokens), whole)
+    training = mix(*(x.requires_grad_() for x in tokens.values()), *parameters, state)
+    assert_same_bits([x.detach() for x in training], whole)
 
 
 @pytest.mark.parametrize("L", [1, 70])
@@ -126,6 +168,83 @@ def test_threads_change_no_bit(L):
         torch.set_num_threads(threads)
     for other in results[1:]:
         assert_same_bits(other, results[0])
+
+
+@pytest.mark.parametrize("name", ["portable", "avx2", "avx512", "avx512bf16"])
+def test_every_instruction_set_keeps_its_bits_and_the_budget(name):
+    before = native.instruction_set()
+    if not native.use_instruction_set(name):
+        pytest.skip(f"this processor or this build has no {name}")
+    try:
+        inputs = random_inputs(d_k=33, d_v=65)
+        assert_same_bits(cut(inputs, [0, 1, 37, 70]), recurrent(**inputs))
+        assert_same_bits(in_steps(gated_delta_rule_step_, **inputs), recurrent(**inputs))
+        assert_within_budget(recurrent, reference, inputs, GATES)
+    finally:
+        native.use_instruction_set(str(before))
+
+
+def test_a_step_takes_views_and_leaves_the_rest_of_the_state_alone():
+    inputs = random_inputs(L=1, d_v=20)
+    packed = torch.cat([inputs[name].expand(-1, -1, 2, -1) for name in "qkv"], -1)[:, 0]
+    (q, k, v), gates = packed.split(20, -1), [inputs[name][:, 0] for name in GATES]
+    states = torch.stack([inputs["state"], inputs["state"]])
+    o = gated_delta_rule_step_(q, k, v, *gates, states[0])
+    expected = inputs["state"].clone()
+    assert torch.equal(o, gated_delta_rule_step_(q.contiguous(), k.contiguous(), v.contiguous(), *gates, expected))
+    assert torch.equal(states[0], expected)
+    assert torch.equal(states[1], inputs["state"])
+
+
+def test_autograd_notices_a_step():
+    inputs = random_inputs(L=1)
+    weight = torch.ones(2, requires_grad=True)
+    total = (weight[:, None, None] * inputs["state"]).sum()
+    gated_delta_rule_step_(*(x[:, 0] for name, x in inputs.items() if name != "state"), inputs["state"])
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        total.backward()
+
+
+def test_a_step_runs_in_inference_mode():
+    with torch.inference_mode():
+        inputs = random_inputs(L=40)
+        assert_same_bits(in_steps(gated_delta_rule_step_, **inputs), recurrent(**inputs))
+
+
+def test_a_step_compiles_whole():
+    inputs = random_inputs(L=1)
+    tokens = [x[:, 0] for name, x in inputs.items() if name != "state"]
+    eager, compiled = inputs["state"].clone(), inputs["state"].clone()
+    o = gated_delta_rule_step_(*tokens, eager)
+    step_ = torch.compile(gated_delta_rule_step_, fullgraph=True, backend="aot_eager")
+    assert relative_error(step_(*tokens, compiled), o) < 1e-6
+    assert relative_error(compiled, eager) < 1e-6
+    torch.compiler.reset()
+
+
+def test_a_step_on_a_state_with_other_strides_updates_it():
+    inputs = random_inputs(L=1)
+    tokens = [x[:, 0] for name, x in inputs.items() if name != "state"]
+    state = inputs["state"].mT.contiguous().mT
+    o, S = recurrent(**inputs)
+    assert relative_error(gated_delta_rule_step_(*tokens, state), o[:, 0]) < 1e-6
+    assert relative_error(state, S) < 1e-6
+
+
+def test_a_state_with_other_strides_changes_no_bit():
+    inputs = random_inputs()
+    expected = outputs_and_grads(recurrent, inputs)
+    got = outputs_and_grads(lambda state, **x: recurrent(**x, state=state.mT.contiguous().mT), inputs)
+    assert_same_bits(got.values(), expected.values())
+
+
+@pytest.mark.parametrize("zero", [{"B": 0}, {"L": 0}, {"H_v": 0}, {"d_k": 0}, {"d_v": 0}, {"L": 0, "d_v": 0}], ids=str)
+def test_empty_sizes_give_what_the_recurrence_gives(zero):
+    inputs = random_inputs(**{"L": 40} | zero)
+    expected = outputs_and_grads(reference, inputs)
+    for name, got in outputs_and_grads(recurrent, inputs).items():
+        assert got.shape == expected[name].shape, name
+        assert torch.allclose(got, expected[name], rtol=1e-4, atol=1e-5), name
 
 
 def test_gradients_do_not_change_the_bits_of_the_forward():

@@ -42,8 +42,9 @@ def attention(
     *,
     window: int | None = None,
     cu_seqlens: Tensor | None = None,
+    keep_cache: bool = True,
     backend: str = "auto",
-) -> tuple[Tensor, KVCache]:
+) -> tuple[Tensor, KVCache | None]:
     """For each head and token,
 
         o_t = Σ_s softmax_s(q_tᵀ k_s / √d) v_s        over the tokens s ≤ t, or t − window < s ≤ t
@@ -54,6 +55,7 @@ def attention(
     tokens. Each sequence may have its own length. Gradients flow into it.
     window: the number of tokens seen, the own one included. None: all.
     cu_seqlens: [N + 1], packs N sequences in one row (B = 1). Without it N = B.
+    keep_cache: False saves the time and memory of a cache nobody will use, as in training; None is returned for it.
     backend: "reference" (all scores), "sdpa" (torch's fused kernel on blocks), or "auto".
 
     Returns o: [B, L, H, d_v], in v's dtype, and a new cache (`KVCache` says what it holds); the old one is not changed.
@@ -67,7 +69,8 @@ def attention(
         k_cache, v_cache = (x.new_zeros(sizes["N"], 0, *x.shape[2:]) for x in (k, v))
         cache = KVCache(k_cache, v_cache, length)
     form = checks.choose_backend(op, BACKENDS, backend, auto="sdpa")
-    return form(q, k, v, *cache, cu_seqlens, window), append(cache, k, v, cu_seqlens, window)
+    o = form(q, k, v, *cache, cu_seqlens, window)
+    return o, append(cache, k, v, cu_seqlens, window) if keep_cache else None
 
 
 @without_autocast

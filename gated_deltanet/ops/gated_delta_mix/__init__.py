@@ -3,12 +3,11 @@
 from collections.abc import Callable
 from functools import partial
 
-import torch
 from torch import Tensor
 
 from .. import checks
 from ..gated_delta_rule import BACKENDS as RULES
-from ..gated_delta_rule import check_inputs, cpp, gated_delta_rule_step_
+from ..gated_delta_rule import choose, cpp, cpp_recurrent, gated_delta_rule_step_
 from .reference import gates, unit_keys
 
 
@@ -17,7 +16,7 @@ def _composed(rule: Callable) -> Callable:
 
 
 BACKENDS = {name: _composed(rule) for name, rule in RULES.items()}
-BACKENDS["cpp"] = partial(cpp.rule, normalise=True)
+BACKENDS |= {"cpp": partial(cpp.rule, normalise=True), "cpp-recurrent": partial(cpp_recurrent.rule, normalise=True)}
 
 
 def gated_delta_mix(
@@ -43,9 +42,11 @@ def gated_delta_mix(
     beta_max: 2 allows negative eigenvalues. state, cu_seqlens, backend and the results: as in `gated_delta_rule`.
     """
     op = "gated_delta_mix"
-    dtype = _check(op, q, k, v, a, b, A_log, dt_bias, beta_max, "B L")
-    inputs = check_inputs(op, q, k, v, *gates(a, b, A_log, dt_bias, beta_max, dtype), state, cu_seqlens)
-    return checks.choose_backend(op, BACKENDS, backend, auto="chunkwise", like=q if q.shape[-1] > 1 else None)(*inputs)
+    sizes, log_alpha, beta = _check(op, q, k, v, a, b, A_log, dt_bias, beta_max, "B L")
+    sizes["N"] = checks.check_cu_seqlens(op, cu_seqlens, q)
+    state = checks.check_state(op, state, "N H_v d_k d_v", sizes, like=q)
+    form = choose(op, BACKENDS, backend, q)
+    return form(q, k, v, log_alpha, beta, state, cu_seqlens)
 
 
 def gated_delta_mix_step_(
@@ -65,9 +66,12 @@ def gated_delta_mix_step_(
     q, k: [N, H, d_k], v: [N, H_v, d_v], a, b: [N, H_v], state: [N, H_v, d_k, d_v], as in `gated_delta_mix`.
     """
     op = "gated_delta_mix_step_"
-    dtype = _check(op, q, k, v, a, b, A_log, dt_bias, beta_max, "N")
-    checks.check_no_grad(op, q, k, v, a, b, A_log, dt_bias)
-    return gated_delta_rule_step_(*unit_keys(q, k), v, *gates(a, b, A_log, dt_bias, beta_max, dtype), state)
+    sizes, log_alpha, beta = _check(op, q, k, v, a, b, A_log, dt_bias, beta_max, "N")
+    checks.check_step_state(op, state, "N H_v d_k d_v", sizes, like=q)
+    checks.check_no_grad(op, q, k, v, a, b, A_log, dt_bias, state)
+    if cpp_recurrent.can_step(q, k, v, log_alpha, beta, state):
+        return cpp_recurrent.step_(q, k, v, log_alpha, beta, state, normalise=True)
+    return gated_delta_rule_step_(*unit_keys(q, k), v, log_alpha, beta, state)
 
 
 def _check(
@@ -81,9 +85,9 @@ def _check(
     dt_bias: Tensor,
     beta_max: float,
     tokens: str,
-) -> torch.dtype:
-    """The dtype of gates and sums. tokens: the axes before the heads."""
-    checks.check_shapes(
+) -> tuple[dict[str, int], Tensor, Tensor]:
+    """Sizes by axis name, log_alpha and beta. tokens: the axes before the heads."""
+    sizes = checks.check_shapes(
         op,
         q=(q, f"{tokens} H d_k"),
         k=(k, f"{tokens} H d_k"),
@@ -93,7 +97,11 @@ def _check(
         A_log=(A_log, "H_v"),
         dt_bias=(dt_bias, "H_v"),
     )
+    checks.check_groups(op, sizes["H"], sizes["H_v"])
+    dtype = checks.check_floats(op, q=q, k=k, v=v)
     checks.check_gates(op, a=a, b=b, A_log=A_log, dt_bias=dt_bias)
     if not 0 < beta_max <= 2:
         raise ValueError(f"{op}: beta_max is {beta_max}, expected more than 0 and at most 2")
-    return checks.check_floats(op, q=q, k=k, v=v)
+    log_alpha, beta = gates(a, b, A_log, dt_bias, beta_max, dtype)
+    checks.check_gates(op, log_alpha=log_alpha)  # where infinities met
+    return sizes, log_alpha, beta

@@ -2,7 +2,7 @@
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
+from torch.nn.functional import logsigmoid
 
 EPS = 1e-6
 
@@ -14,7 +14,7 @@ def unit(x: Tensor) -> Tensor:
 
 def log_decay(a: Tensor, A_log: Tensor, dt_bias: Tensor) -> Tensor:
     """log α = −exp(A_log) softplus(a + dt_bias), Mamba2's parameterisation. a: [..., H_v], A_log, dt_bias: [H_v]."""
-    return -A_log.exp() * softplus(a + dt_bias)
+    return A_log.exp() * logsigmoid(-(a + dt_bias))
 
 
 def unit_keys(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
@@ -26,6 +26,9 @@ def unit_keys(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
 def gates(
     a: Tensor, b: Tensor, A_log: Tensor, dt_bias: Tensor, beta_max: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """log_alpha and beta of the rule, in `dtype`."""
+    """log_alpha and beta of the rule, in `dtype`.
+
+    By exp and logsigmoid: torch's sigmoid and softplus round differently at the end of a row, so cutting would show.
+    """
     log_alpha = log_decay(a.to(dtype), A_log.to(dtype), dt_bias.to(dtype))
-    return log_alpha, beta_max * b.to(dtype).sigmoid()
+    return log_alpha, beta_max * logsigmoid(b.to(dtype)).exp()

@@ -1,12 +1,14 @@
 """The gated delta rule, Eq. 10 of the paper."""
 
+from collections.abc import Callable, Mapping
+
 import torch
 from torch import Tensor
 
-from .. import checks
+from .. import checks, native
 from ..library import empty_contiguous, operator, without_autocast
 from ..packing import each_sequence
-from . import chunkwise, cpp
+from . import chunkwise, cpp, cpp_recurrent
 from .parallel import parallel
 from .reference import recurrence
 
@@ -29,6 +31,7 @@ BACKENDS = {
     "parallel": operator("gated_delta_rule_parallel", SCHEMA, _per_sequence(parallel), _fake),
     "chunkwise": operator("gated_delta_rule_chunkwise", SCHEMA, chunkwise.forward, _fake, chunkwise.backward),
     "cpp": cpp.rule,
+    "cpp-recurrent": cpp_recurrent.rule,
 }
 
 
@@ -55,13 +58,21 @@ def gated_delta_rule(
     state: [N, H_v, d_k, d_v] before the first token, zero if None; float32, or float64 with float64 inputs.
     cu_seqlens: [N + 1], packs N sequences in one row (B = 1). Without it N = B.
     backend: "reference" (the recurrence), "parallel" (O(L²), for study), "chunkwise", "cpp" (native, on a CPU,
-    float32 and bfloat16), or "auto": cpp where it can run, else chunkwise (and where d_k = 1, which rounds worse).
+    float32 and bfloat16), "cpp-recurrent" (token by token: slower, but the same bits however the sequence is cut,
+    batched, packed or decoded), or "auto": cpp where it can run (cpp-recurrent for one token), else chunkwise.
 
     Returns o: [B, L, H_v, d_v], in v's dtype, and the state after the last token of each sequence.
     """
     op = "gated_delta_rule"
     inputs = check_inputs(op, q, k, v, log_alpha, beta, state, cu_seqlens)
-    return checks.choose_backend(op, BACKENDS, backend, auto="chunkwise", like=q if q.shape[-1] > 1 else None)(*inputs)
+    return choose(op, BACKENDS, backend, q)(*inputs)
+
+
+def choose(op: str, backends: Mapping[str, Callable], backend: str, q: Tensor) -> Callable:
+    """For "auto" also between native forms: the recurrence is faster for one token, and rounds better for d_k = 1."""
+    if backend == "auto" and 1 in (q.shape[1], q.shape[3]) and native.refusal(q) is None:
+        backend = "cpp-recurrent"
+    return checks.choose_backend(op, backends, backend, auto="chunkwise", like=q)
 
 
 def check_inputs(
@@ -101,6 +112,7 @@ def gated_delta_rule_step_(
     """One token of decoding: updates `state` in place and returns o: [N, H_v, d_v]. No gradient.
 
     q, k: [N, H, d_k], v: [N, H_v, d_v], log_alpha, beta: [N, H_v], state: [N, H_v, d_k, d_v], as in `gated_delta_rule`.
+    Where "cpp-recurrent" can run and the state is contiguous, it is that.
     """
     op = "gated_delta_rule_step_"
     sizes = checks.check_shapes(
@@ -116,9 +128,12 @@ def gated_delta_rule_step_(
     checks.check_gates(op, log_alpha=log_alpha, beta=beta)
     checks.check_step_state(op, state, "N H_v d_k d_v", sizes, like=q)
     checks.check_no_grad(op, q, k, v, log_alpha, beta, state)
+    log_alpha = torch.zeros_like(beta) if log_alpha is None else log_alpha
+    log_alpha, beta = log_alpha.to(state.dtype), beta.to(state.dtype)
+    if cpp_recurrent.can_step(q, k, v, log_alpha, beta, state):
+        return cpp_recurrent.step_(q, k, v, log_alpha, beta, state)
     q, k = (x.to(state.dtype).repeat_interleave(v.shape[1] // x.shape[1], 1)[..., None, :] for x in (q, k))
-    if log_alpha is not None:
-        state *= log_alpha.to(state.dtype).exp()[..., None, None]
-    u = beta.to(state.dtype)[..., None, None] * (v.to(state.dtype)[..., None, :] - k @ state)
+    state *= log_alpha.exp()[..., None, None]
+    u = beta[..., None, None] * (v.to(state.dtype)[..., None, :] - k @ state)
     state += k.mT * u
     return (q @ state).squeeze(-2).to(v.dtype)

@@ -1,11 +1,13 @@
 """The gated delta rule in C++ (csrc/gated_delta_rule_forward.cpp, csrc/gated_delta_rule_backward.cpp)."""
 
+import ctypes
+
 import torch
 from torch import Tensor
 
 from .. import native
-from ..checks import check_cu_seqlens
 from ..library import empty_contiguous, operator
+from ..packing import sequence_ends
 
 CHECKPOINT = 128  # tokens between the states kept for backward, as in csrc/gated_delta_rule.h
 SCHEMA = (
@@ -23,13 +25,14 @@ def rule(q, k, v, log_alpha, beta, state, cu_seqlens, normalise=False):
 
 def forward(q, k, v, log_alpha, beta, state, cu_seqlens, normalise, training):
     """o and the last state; in training also u before β: [B L, H_v, d_v], and the state every CHECKPOINT tokens."""
-    tokens, state, ends = _readable(q, k, v, log_alpha, beta), state.contiguous(), _ends(q, cu_seqlens)
+    tokens, state = [native.readable(x) for x in (q, k, v, log_alpha, beta)], state.contiguous()
+    ends = sequence_ends("gated_delta_rule", q, cu_seqlens)
     results = fake(q, k, v, log_alpha, beta, state, cu_seqlens, normalise, training)
     o, last_state, corrections, checkpoints = results
-    arguments = _arguments(tokens, state, ends, normalise)
-    arguments.o, arguments.last_state = native.rows(o), last_state.data_ptr()
+    arguments = native.rule(q, map(native.rows, tokens), state, ends, normalise)
+    native.point(arguments, o=o, last_state=last_state)
     if training:
-        arguments.corrections, arguments.checkpoints = corrections.data_ptr(), checkpoints.data_ptr()
+        native.point(arguments, corrections=corrections, checkpoints=checkpoints)
     if o.numel() or state.numel():
         native.run("gated_delta_rule_forward", arguments)
     return results
@@ -45,36 +48,25 @@ def backward(grads, q, k, v, log_alpha, beta, state, cu_seqlens, normalise, trai
     do, dlast_state, corrections, checkpoints = grads
     if not training:  # nothing was kept
         corrections, checkpoints = forward(q, k, v, log_alpha, beta, state, cu_seqlens, normalise, True)[2:]
-    tokens, ends = _readable(q, k, v, log_alpha, beta, do), _ends(q, cu_seqlens)
-    dlast_state = dlast_state.contiguous()
-    if not (v.numel() or state.numel()):  # neither outputs nor states
-        return [torch.zeros_like(x) for x in (q, k, v, log_alpha, beta, state)]
-    *dtokens, dstate = results = [empty_contiguous(x) for x in (q, k, v, log_alpha, beta, state)]
-    arguments = _arguments(tokens[:5], state, ends, normalise)
-    arguments.corrections, arguments.checkpoints = corrections.data_ptr(), checkpoints.data_ptr()
-    names = ("do_", "dq", "dk", "dv", "dlog_alpha", "dbeta")
-    for name, x in zip(names, (tokens[5], *dtokens), strict=True):
-        setattr(arguments, name, native.rows(x))
-    arguments.dlast_state, arguments.dstate = dlast_state.data_ptr(), dstate.data_ptr()
-    native.run("gated_delta_rule_backward", arguments)
-    return results
+    tokens = [native.readable(x) for x in (q, k, v, log_alpha, beta)]
+    ends = sequence_ends("gated_delta_rule", q, cu_seqlens)
+    arguments = native.rule(q, map(native.rows, tokens), state, ends, normalise)
+    native.point(arguments, corrections=corrections, checkpoints=checkpoints)
+    wanted = {"dq": q, "dk": k, "dv": v, "dlog_alpha": log_alpha, "dbeta": beta, "dstate": state}
+    return gradients("gated_delta_rule_backward", arguments, do, dlast_state, wanted)
 
 
-def _readable(*tokens: Tensor) -> list[Tensor]:
-    return [native.readable(x) for x in tokens]
-
-
-def _ends(q: Tensor, cu_seqlens: Tensor | None) -> Tensor:
-    check_cu_seqlens("gated_delta_rule", cu_seqlens, q)  # again: a compiled graph has not looked at its values
-    return native.sequence_ends(q, cu_seqlens)
-
-
-def _arguments(tokens: list[Tensor], state: Tensor, ends: Tensor, normalise: bool) -> native.Rule:
-    (N, H_v, d_k, d_v), q = state.shape, tokens[0]
-    return native.Rule(
-        N, q.shape[2], H_v, d_k, d_v, torch.get_num_threads(), q.dtype == torch.bfloat16, normalise, ends.data_ptr(),
-        *map(native.rows, tokens), state.data_ptr(),
-    )  # fmt: skip
+def gradients(
+    kernel: str, arguments: ctypes.Structure, do: Tensor, dlast_state: Tensor, wanted: dict[str, Tensor]
+) -> list[Tensor]:
+    """What a backward kernel writes. wanted: the fields it is written to, and what it is the gradient of."""
+    if not (do.numel() or dlast_state.numel()):  # neither outputs nor states
+        return [torch.zeros_like(x) for x in wanted.values()]
+    do, dlast_state = native.readable(do), dlast_state.contiguous()
+    results = {name: empty_contiguous(x) for name, x in wanted.items()}
+    native.point(arguments, do_=do, dlast_state=dlast_state, **results)
+    native.run(kernel, arguments)
+    return list(results.values())
 
 
 OPERATOR = operator("gated_delta_rule_cpp", SCHEMA, forward, fake, backward, keeps=2)

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from .. import native
-from ..checks import check_cu_seqlens
 from ..library import empty_contiguous
+from ..packing import sequence_ends
 
 
 class Scan(ctypes.Structure):
@@ -28,7 +28,7 @@ class Scan(ctypes.Structure):
 
 def forward(x, dt, A, B, C, state, cu_seqlens):
     tokens, A, state = _readable(x, dt, B, C), A.contiguous(), state.contiguous()
-    ends = _ends(x, cu_seqlens)
+    ends = sequence_ends("selective_scan", x, cu_seqlens)
     y, last_state = empty_contiguous(x), empty_contiguous(state)
     arguments = _arguments(tokens, A, state, ends)
     arguments.y, arguments.last_state = _rows(y), last_state.data_ptr()
@@ -38,7 +38,8 @@ def forward(x, dt, A, B, C, state, cu_seqlens):
 
 def backward(grads, x, dt, A, B, C, state, cu_seqlens):
     (dy, dlast_state), A, state = grads, A.contiguous(), state.contiguous()
-    tokens, ends, dlast_state = _readable(x, dt, B, C, dy), _ends(x, cu_seqlens), dlast_state.contiguous()
+    tokens, ends = _readable(x, dt, B, C, dy), sequence_ends("selective_scan", x, cu_seqlens)
+    dlast_state = dlast_state.contiguous()
     dx, ddt, dstate = (empty_contiguous(z) for z in (x, dt, state))
     arguments = _arguments(tokens[:4], A, state, ends)
     dBC = state.new_empty(arguments.parts, *B.shape[:2], 2, B.shape[2])  # a sum over channels, part by part
@@ -58,11 +59,6 @@ def _readable(*tokens: Tensor) -> list[Tensor]:
 
 def _rows(z: Tensor) -> native.Rows:
     return native.rows(z[:, :, None] if z.ndim == 3 else z)
-
-
-def _ends(x: Tensor, cu_seqlens: Tensor | None) -> Tensor:
-    check_cu_seqlens("selective_scan", cu_seqlens, x)  # again: a compiled graph has not looked at its values
-    return native.sequence_ends(x, cu_seqlens)
 
 
 def _arguments(tokens: list[Tensor], A: Tensor, state: Tensor, ends: Tensor) -> Scan:

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from .. import native
-from ..checks import check_cu_seqlens
 from ..library import empty_contiguous
+from ..packing import sequence_ends
 
 
 class ShortConv(ctypes.Structure):
@@ -52,10 +52,10 @@ def backward(grads, x, weight, bias, state, activation, cu_seqlens):
 
 def _inputs(x, weight, bias, state, cu_seqlens) -> tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor]:
     """What the kernels read: x as [B, L, 1, D], taps [K, D] and bias [D] in float32, state, the sequences' ends."""
-    check_cu_seqlens("short_conv", cu_seqlens, x)  # again: a compiled graph has not looked at its values
     bias = None if bias is None else bias.float().contiguous()
     taps = weight.mT.float().contiguous()
-    return native.readable(x.unsqueeze(2)), taps, bias, state.contiguous(), native.sequence_ends(x, cu_seqlens)
+    ends = sequence_ends("short_conv", x, cu_seqlens)
+    return native.readable(x.unsqueeze(2)), taps, bias, state.contiguous(), ends
 
 
 def _arguments(
