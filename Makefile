@@ -4,7 +4,8 @@ BIN := .venv/bin
 PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/*)
 
-.PHONY: demo test check sanitize format clean
+# make test-slow adds the tests that take minutes.
+.PHONY: demo test test-slow check sanitize format clean
 .DELETE_ON_ERROR:
 
 demo: .venv/.core
@@ -12,6 +13,9 @@ demo: .venv/.core
 
 test: .venv/.dev
 	$(BIN)/python -m pytest -n 2
+
+test-slow: .venv/.dev
+	$(BIN)/python -m pytest -n 2 -m 'slow or not slow'
 
 check: .venv/.dev
 	$(BIN)/ruff format --check .

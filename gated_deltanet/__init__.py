@@ -1,1 +1,21 @@
-"""Gated DeltaNet: the gated delta rule, its chunkwise training algorithm, and the models built on it."""
+"""Gated DeltaNet: the gated delta rule, its chunkwise training algorithm, and the models built on it.
+
+    from gated_deltanet import CausalLM, get_preset
+    model = CausalLM(get_preset("gdn-tiny"))
+
+These names are imported when first used, so that `import gated_deltanet` and `gdn --help` do not wait for torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gated_deltanet.models import CausalLM, ModelConfig, get_preset, load, save
+
+__all__ = ["CausalLM", "ModelConfig", "get_preset", "load", "save"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return getattr(import_module("gated_deltanet.models"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

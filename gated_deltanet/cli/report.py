@@ -43,7 +43,7 @@ def tracked(items: Sequence[T], what: str) -> Iterable[T]:
     return track(items, what, console=console, transient=True, disable=not console.is_terminal)
 
 
-def print_json(document: dict[str, Any]) -> None:
+def print_json(document: dict[str, Any] | list[dict[str, Any]]) -> None:
     print(as_json(document))
 
 
@@ -63,7 +63,7 @@ def write_json(file: Path, document: dict[str, Any]) -> None:
         unfinished.unlink(missing_ok=True)
 
 
-def as_json(document: dict[str, Any]) -> str:
+def as_json(document: dict[str, Any] | list[dict[str, Any]]) -> str:
     return json.dumps(finite(document), indent=2, allow_nan=False)
 
 

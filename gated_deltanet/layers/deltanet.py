@@ -1,0 +1,33 @@
+"""DeltaNet's token mixer (section 2.2): Gated DeltaNet's without decay and output gate."""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from .fields import check_positive, check_sizes
+from .gated_deltanet import GatedDeltaNet
+
+
+@dataclass(frozen=True)
+class DeltaNet:
+    n_heads: int
+    d_k: int
+    d_v: int
+    conv_size: int | None = 4  # None: no short convolution
+    beta_max: float = 1.0  # 2 allows negative eigenvalues
+
+    def __post_init__(self):
+        check_sizes(self, "n_heads", "d_k", "d_v", "conv_size")
+        check_positive(self, "beta_max", most=2)
+
+    @property
+    def gated(self) -> GatedDeltaNet:
+        """The same mixer by its other name."""
+        options = {"conv_size": self.conv_size, "beta_max": self.beta_max}
+        return GatedDeltaNet(self.n_heads, self.d_k, self.d_v, **options, decay=False, gate=False)
+
+    def build(self, d_model: int, *, layer: int = 0, n_layers: int = 1, norm_eps: float = 1e-5) -> nn.Module:
+        return self.gated.build(d_model, layer=layer, n_layers=n_layers, norm_eps=norm_eps)
+
+    def flops(self, length: int) -> float:
+        return self.gated.flops(length)

@@ -1,0 +1,68 @@
+"""RetNet's token mixer: linear attention with one fixed decay a head, rotary positions, a norm of each head, a gate."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from gated_deltanet.ops import linear_attention
+
+from .fields import check_positive, check_sizes
+from .norm import RMSNorm
+from .rotary import advance, positions, rotate
+
+
+@dataclass(frozen=True)
+class RetNet:
+    n_heads: int
+    d_k: int
+    d_v: int
+    rope_theta: float = 10000.0
+
+    def __post_init__(self):
+        check_sizes(self, "n_heads", "d_k", "d_v")
+        check_positive(self, "rope_theta")
+        if self.d_k % 2:
+            raise ValueError(f"RetNet: d_k is {self.d_k}, expected an even number (rotary pairs)")
+
+    def build(self, d_model: int, *, layer: int = 0, n_layers: int = 1, norm_eps: float = 1e-5) -> nn.Module:
+        return RetNetMixer(self, d_model, norm_eps)
+
+    def flops(self, length: int) -> float:
+        """Of the rule, forward, per token: write and read."""
+        return 4 * self.n_heads * self.d_k * self.d_v
+
+
+class RetNetState(NamedTuple):
+    S: Tensor | None = None  # [N, H, d_k, d_v]
+    length: Tensor | None = None  # [N] int64, the tokens seen so far
+
+
+class RetNetMixer(nn.Module):
+    """Head h forgets with α = 1 − 2^(−5−h). Its norm is the RMS norm of the head, without a mean."""
+
+    def __init__(self, config: RetNet, d_model: int, norm_eps: float):
+        super().__init__()
+        self.config = c = config
+        values = c.n_heads * c.d_v
+        self.q_proj = nn.Linear(d_model, c.n_heads * c.d_k, bias=False)
+        self.k_proj = nn.Linear(d_model, c.n_heads * c.d_k, bias=False)
+        self.v_proj = nn.Linear(d_model, values, bias=False)
+        self.gate_proj = nn.Linear(d_model, values, bias=False)
+        self.out_norm = RMSNorm(c.d_v, norm_eps)
+        self.out_proj = nn.Linear(values, d_model, bias=False)
+
+    def forward(
+        self, x: Tensor, state: RetNetState | None = None, *, cu_seqlens: Tensor | None = None, keep_state: bool = True
+    ) -> tuple[Tensor, RetNetState | None]:
+        """x: [B, L, d_model] -> the same."""
+        c, state = self.config, state or RetNetState()
+        at = positions(state.length, x, cu_seqlens)
+        q, k, v = (proj(x).unflatten(-1, (c.n_heads, -1)) for proj in (self.q_proj, self.k_proj, self.v_proj))
+        q, k = rotate(q, at, c.rope_theta), rotate(k, at, c.rope_theta) * c.d_k**-0.5
+        heads = torch.arange(c.n_heads, dtype=torch.float32, device=x.device)
+        log_alpha = torch.log1p(-torch.exp2(-5 - heads))
+        o, S = linear_attention(q, k, v, log_alpha, state.S, cu_seqlens=cu_seqlens)
+        y = self.out_proj(self.out_norm(o, self.gate_proj(x).view_as(o)).flatten(2))
+        return y, RetNetState(S, advance(state.length, x, cu_seqlens)) if keep_state else None

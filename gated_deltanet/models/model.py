@@ -1,0 +1,93 @@
+"""The causal language model: embedding, blocks, norm, head."""
+
+from functools import partial
+from typing import Any, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from gated_deltanet.layers.norm import RMSNorm
+from gated_deltanet.ops import linear_cross_entropy
+from gated_deltanet.ops.checks import values_are_cheap
+
+from .block import Block
+from .config import ModelConfig
+from .init import init_weights
+
+State: TypeAlias = tuple[Any, ...]  # one state a layer
+
+
+class CausalLM(nn.Module):
+    """A language model of the mixers its config names.
+
+    checkpointing: set it to True to keep only the blocks' inputs between forward and backward and run them again.
+    """
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.config = config
+        self.checkpointing = False
+        self.embedding = nn.Embedding(config.vocab_size, config.d_model)
+        self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.n_layers))
+        self.norm = RMSNorm(config.d_model, config.norm_eps)
+        self.head = None if config.tied else nn.Linear(config.d_model, config.vocab_size, bias=False)
+        init_weights(self)
+
+    @property
+    def head_weight(self) -> Tensor:
+        """[vocab_size, d_model]."""
+        return self.embedding.weight if self.head is None else self.head.weight
+
+    def forward(
+        self, tokens: Tensor, state: State | None = None, *, cu_seqlens: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """The logits of each token's successor, [B, L, vocab_size], and the state after the last token.
+
+        tokens: [B, L], integers. state: as an earlier call returned it, which it does not change; None at the start.
+        cu_seqlens: [N + 1], packs N sequences in one row (B = 1). Without it N = B.
+        """
+        x, state = self.hidden(tokens, state, cu_seqlens=cu_seqlens)
+        return F.linear(x, self.head_weight), state
+
+    def hidden(
+        self, tokens: Tensor, state: State | None = None, *, cu_seqlens: Tensor | None = None, keep_state: bool = True
+    ) -> tuple[Tensor, State]:
+        """What the head reads, [B, L, d_model], and the state, of Nones with keep_state=False: nobody will go on."""
+        self._check(tokens, state)
+        x, states = self.embedding(tokens), []
+        for block, before in zip(self.layers, state or [None] * len(self.layers), strict=True):
+            if self.checkpointing and torch.is_grad_enabled():
+                block = partial(checkpoint, block, use_reentrant=False)
+            x, after = block(x, before, cu_seqlens=cu_seqlens, keep_state=keep_state)
+            states.append(after)
+        return self.norm(x), tuple(states)
+
+    def loss(
+        self,
+        tokens: Tensor,
+        targets: Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+    ) -> Tensor:
+        """The cross entropy of targets: [B, L], each token's successor, or ignore_index; logits are never all built.
+
+        reduction: "mean" over the targets not ignored, "sum", or "none" ([B, L]).
+        """
+        x, _ = self.hidden(tokens, cu_seqlens=cu_seqlens, keep_state=False)
+        weight = self.head_weight.to(x.dtype)
+        return linear_cross_entropy(x, weight, targets, ignore_index=ignore_index, reduction=reduction)
+
+    def _check(self, tokens: Tensor, state: State | None) -> None:
+        if tokens.ndim != 2 or tokens.dtype not in (torch.int64, torch.int32):
+            raise ValueError(f"tokens is {tokens.dtype} {list(tokens.shape)}, expected int64 [B, L]")
+        if state is not None and len(state) != len(self.layers):
+            raise ValueError(f"state is of {len(state)} layers, expected {len(self.layers)}")
+        if values_are_cheap(tokens) and tokens.numel():
+            low, high = (int(x) for x in tokens.aminmax())
+            if low < 0 or high >= self.config.vocab_size:
+                found = low if low < 0 else high
+                raise ValueError(f"tokens holds {found}, expected 0 to {self.config.vocab_size - 1}")
