@@ -10,9 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gated_deltanet.models import CausalLM, ModelConfig, get_preset, load, save
+    from gated_deltanet.models import CausalLM, ModelConfig, Sampling, Session, generate, get_preset, load, save, stream
 
-__all__ = ["CausalLM", "ModelConfig", "get_preset", "load", "save"]
+__all__ = ["CausalLM", "ModelConfig", "Sampling", "Session", "generate", "get_preset", "load", "save", "stream"]
 
 
 def __getattr__(name: str) -> Any:

@@ -14,8 +14,13 @@ from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, OmitSubcommandPrefixe
 from tyro.extras import subcommand_cli_from_dict
 
 from gated_deltanet.cli.bench import Bench
+from gated_deltanet.cli.data import Data
 from gated_deltanet.cli.demo import Demo
 from gated_deltanet.cli.doctor import Doctor
+from gated_deltanet.cli.generate import Generate
+from gated_deltanet.cli.inspection import Inspect
+from gated_deltanet.cli.presets import Presets
+from gated_deltanet.cli.tokenizer import Tokenizer
 
 DESCRIPTION = """Train, evaluate, run and study Gated DeltaNet language models, on any machine.
 
@@ -24,6 +29,11 @@ gdn VERB --help explains a verb; gdn --version prints the version."""
 VERBS = {
     "demo": Demo,
     "doctor": Doctor,
+    "presets": Presets,
+    "generate": Generate,
+    "inspect": Inspect,
+    "tokenizer": Tokenizer,
+    "data": Data,
     "bench": Bench,
 }
 

@@ -55,7 +55,7 @@ def trace(
         for i, block in enumerate(model.layers):
             x, carried[i], layer = read(block, x, carried[i])
             layers.append(layer)
-        logits = F.linear(model.norm(x[0]), model.head_weight).float()
+        logits = model.logits(model.norm(x[0])).float()
         surprise.append(F.cross_entropy(logits, successors, reduction="none"))
         expected.append(logits.argmax(-1))
         readings.append(layers)

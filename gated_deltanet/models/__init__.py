@@ -2,7 +2,22 @@
 
 from .checkpoint import load, save
 from .config import ModelConfig
+from .generate import generate, stream
 from .model import CausalLM, State
 from .presets import PRESETS, get_preset
+from .sampling import Sampling
+from .session import Session
 
-__all__ = ["PRESETS", "CausalLM", "ModelConfig", "State", "get_preset", "load", "save"]
+__all__ = [
+    "PRESETS",
+    "CausalLM",
+    "ModelConfig",
+    "Sampling",
+    "Session",
+    "State",
+    "generate",
+    "get_preset",
+    "load",
+    "save",
+    "stream",
+]

@@ -49,7 +49,11 @@ class CausalLM(nn.Module):
         cu_seqlens: [N + 1], packs N sequences in one row (B = 1). Without it N = B.
         """
         x, state = self.hidden(tokens, state, cu_seqlens=cu_seqlens)
-        return F.linear(x, self.head_weight), state
+        return self.logits(x), state
+
+    def logits(self, x: Tensor) -> Tensor:
+        """[…, vocab_size], of what `hidden` returned: […, d_model]."""
+        return F.linear(x, self.head_weight)
 
     def hidden(
         self, tokens: Tensor, state: State | None = None, *, cu_seqlens: Tensor | None = None, keep_state: bool = True

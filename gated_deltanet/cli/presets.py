@@ -1,0 +1,78 @@
+"""`gdn presets`: the models that have a name, and what each costs."""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Presets:
+    """List the models that have a name, with what each costs.
+
+    Parameters (tied embeddings once); the recurrent state of one sequence, whatever its length; its KV cache after
+    4,096 and 32,768 tokens, in bfloat16; forward FLOPs per token in a sequence of 4,096.
+
+    Example: gdn presets --size tiny
+    """
+
+    size: str | None = None
+    """Only those of one size: 1.3b, 400m, small, tiny, nano, or 0.4b for the official code's."""
+    json: bool = False
+    """Print one JSON list instead of a table."""
+
+    def run(self) -> None:
+        from gated_deltanet.cli.report import print_json, print_table
+
+        rows = [row(name) for name in names(self.size)]
+        if self.json:
+            return print_json(rows)
+        columns = ["preset", "parameters", "state MiB", "KV 4K", "KV 32K", "GFLOPs"]
+        print_table("Models that have a name", columns, map(cells, rows), notes=NOTES)
+
+
+NOTES = [
+    "state, KV: MiB of one sequence. GFLOPs: forward, per token of 4,096.",
+    'In Python: gated_deltanet.CausalLM(gated_deltanet.get_preset("gdn-tiny"))',
+]
+
+
+def names(size: str | None) -> list[str]:
+    from gated_deltanet.models.presets import PRESETS
+    from gated_deltanet.naming import unknown
+
+    sizes = list(dict.fromkeys(name.rpartition("-")[2] for name in PRESETS))
+    if size is not None and size not in sizes:
+        raise unknown("--size", size, sizes)
+    return [name for name in PRESETS if size in (None, name.rpartition("-")[2])]
+
+
+def row(name: str) -> dict[str, Any]:
+    from gated_deltanet.models import count, get_preset
+
+    config = get_preset(name)
+    return {
+        "name": name,
+        "parameters": count.parameters(config),
+        "state_bytes": count.state_bytes(config),
+        "kv_bytes_4k": count.kv_bytes(config, 4096),
+        "kv_bytes_32k": count.kv_bytes(config, 32768),
+        "flops_per_token": count.flops_per_token(config, 4096),
+        "layers": config.n_layers,
+        "d_model": config.d_model,
+        "d_ff": config.d_ff,
+        "vocab_size": config.vocab_size,
+        "mixers": [type(mixer).__name__ for mixer in config.mixers],
+    }
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    memory = (row["state_bytes"], row["kv_bytes_4k"], row["kv_bytes_32k"])
+    return [
+        row["name"],
+        f"{row['parameters'] / 1e6:.2f} M" if row["parameters"] < 1e9 else f"{row['parameters'] / 1e9:.3f} B",
+        *(mebibytes(x) for x in memory),
+        f"{row['flops_per_token'] / 1e9:.3g}",
+    ]
+
+
+def mebibytes(size: int) -> str:
+    return f"{size / 2**20:,.3g}" if size < 1000 * 2**20 else f"{size / 2**20:,.0f}"

@@ -1,0 +1,152 @@
+"""Continue prompts: one as a stream, in a session that then holds it; or many of unequal length at once."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from .model import CausalLM
+from .padding import last
+from .sampling import Sampling, draw
+from .session import Session
+from .state import map_state
+from .text import TextStream
+
+
+class Piece(NamedTuple):
+    """One token of a stream."""
+
+    token: int
+    text: str  # what can be shown now: whole characters, nothing of a stop string; "" without a tokenizer
+    reason: str | None  # why it is the last one: "end_of_text", "stop" or "max_tokens"; None: it is not
+
+
+class Completion(NamedTuple):
+    tokens: list[int]  # all that were drawn, but for the end of text
+    text: str
+    reason: str
+
+
+class Writer:
+    """What one sequence has said so far, and whether that is all."""
+
+    def __init__(self, prompt: Sequence[int], sampling: Sampling, tokenizer: Tokenizer | None, end: int | None):
+        if tokenizer is None and sampling.stop:
+            raise ValueError(f"stop is {sampling.stop!r}, expected a tokenizer with it: tokens alone have no text")
+        self.stream = TextStream(tokenizer, prompt, sampling.stop) if tokenizer else None
+        self.max_tokens, self.end = sampling.max_tokens, end
+        self.pieces: list[Piece] = []
+
+    def push(self, token: int) -> Piece:
+        text = self.stream.push(token) if self.stream and token != self.end else ""
+        reason = self._reason(token)
+        if self.stream and reason:
+            text += self.stream.finish()
+            reason = "stop" if self.stream.stopped else reason  # the last, open characters may be one
+        self.pieces.append(Piece(token, text, reason))
+        return self.pieces[-1]
+
+    def _reason(self, token: int) -> str | None:
+        if token == self.end:
+            return "end_of_text"
+        if self.stream and self.stream.stopped:
+            return "stop"
+        return "max_tokens" if len(self.pieces) + 1 == self.max_tokens else None
+
+    def completion(self) -> Completion:
+        tokens = [piece.token for piece in self.pieces if piece.token != self.end]
+        return Completion(tokens, "".join(piece.text for piece in self.pieces), self.pieces[-1].reason or "")
+
+
+def stream(
+    session: Session,
+    prompt: Sequence[int],
+    sampling: Sampling,
+    *,
+    tokenizer: Tokenizer | None = None,
+    end: int | None = None,
+) -> Iterator[Piece]:
+    """Read the prompt (which may be empty if something was read before) and draw tokens, one piece each.
+
+    end: the token that ends a text, not read. When a piece arrives, the session has read its token: it can be
+    continued at any time. The repetition penalty is for tokens of the prompt and of the completion.
+    """
+    writer, generators = Writer(prompt, sampling, tokenizer, end), row_generators(sampling, 1)
+    logits = session.read(torch.tensor([list(prompt)])) if len(prompt) else session.logits
+    if len(logits) != 1:
+        raise ValueError(f"the session is of {len(logits)} sequences, expected one")
+    seen = seen_tokens([prompt], logits, sampling)
+    reason = None
+    while reason is None:
+        token = draw(logits, sampling, generators, seen)
+        piece = writer.push(int(token))
+        if piece.token != end:
+            logits = session.read(token[:, None])
+        mark(seen, token)
+        reason = piece.reason
+        yield piece
+
+
+@torch.inference_mode()
+def generate(
+    model: CausalLM,
+    prompts: Sequence[Sequence[int]],
+    sampling: Sampling,
+    *,
+    tokenizer: Tokenizer | None = None,
+    end: int | None = None,
+) -> list[Completion]:
+    """Continue prompts, all at once: they are read as one packed row, and each step draws a token for every one.
+
+    Row i draws from a generator of its own, seeded with seed + i: what it draws does not depend on the others.
+    """
+    writers = [Writer(prompt, sampling, tokenizer, end) for prompt in prompts]
+    rows, generators = list(range(len(prompts))), row_generators(sampling, len(prompts))
+    logits, state = read_packed(model, prompts)
+    seen = seen_tokens(prompts, logits, sampling)
+    while True:
+        tokens = draw(logits, sampling, [generators[i] for i in rows], seen)
+        pieces = [writers[i].push(token) for i, token in zip(rows, tokens.tolist(), strict=True)]
+        going = [at for at, piece in enumerate(pieces) if piece.reason is None]
+        if not going:
+            return [writer.completion() for writer in writers]
+        mark(seen, tokens)
+        if len(going) < len(rows):
+            tokens, state, seen = map_state(lambda x, going=going: x[going], (tokens, state, seen))
+            rows = [rows[at] for at in going]
+        x, state = model.hidden(tokens[:, None], state)
+        logits = model.logits(x[:, -1])
+
+
+def read_packed(model: CausalLM, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, tuple]:
+    """The logits of what follows each prompt, [N, vocab_size], and the state of N sequences."""
+    if not len(prompts) or not all(map(len, prompts)):
+        raise ValueError(f"prompts are of {list(map(len, prompts))} tokens, expected at least one in every prompt")
+    device = model.head_weight.device
+    row = torch.tensor([[token for prompt in prompts for token in prompt]], device=device)
+    cu_seqlens = F.pad(torch.tensor(list(map(len, prompts))).cumsum(0), (1, 0)).to(device)
+    x, state = model.hidden(row, cu_seqlens=cu_seqlens)
+    return model.logits(last(x, cu_seqlens)), state
+
+
+def row_generators(sampling: Sampling, rows: int) -> list[torch.Generator]:
+    return [torch.Generator().manual_seed(sampling.seed + i) for i in range(rows)]
+
+
+def seen_tokens(prompts: Sequence[Sequence[int]], logits: Tensor, sampling: Sampling) -> Tensor | None:
+    """[N, vocab_size], true for tokens of the prompt; None if nobody will ask."""
+    if sampling.repetition_penalty == 1:
+        return None
+    seen = torch.zeros_like(logits, dtype=torch.bool)
+    for row, prompt in zip(seen, prompts, strict=True):
+        row[list(prompt)] = True
+    return seen
+
+
+def mark(seen: Tensor | None, tokens: Tensor) -> None:
+    """tokens: [N], seen from now on."""
+    if seen is not None:
+        seen.scatter_(1, tokens[:, None], True)

@@ -1,0 +1,168 @@
+"""A model in use: the tokens it has read so far, as a state that can be kept, copied, taken back and stored."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import session_file
+from .model import CausalLM, State
+from .state import tensors
+
+PIECE = 4096  # tokens that `read` gives the model at once
+
+
+class Point(NamedTuple):
+    """Where a session is after some tokens. Nothing ever changes it, so keeping a reference is keeping the state."""
+
+    length: int = 0  # tokens read by each sequence
+    state: State | None = None
+    x: Tensor | None = None  # [N, d_model], what the head reads of the last token
+
+
+class Append(NamedTuple):
+    before: Point
+    tokens: Tensor  # [N, L]
+
+
+class Snapshot(NamedTuple):
+    model: CausalLM
+    now: Point
+    past: tuple[Append, ...]  # what `rollback` goes back to, oldest first
+
+
+class Session:
+    """One sequence, or N that grow together, read by a model whose weights stay as they are.
+
+    keep: how many tokens `rollback` can take back. Each append since then holds the state before it: at most keep
+    states more, one for each token when decoding, one for each draft in speculative decoding. A state of recurrent
+    layers has the same size whatever the length, one of sliding-window attention holds `window` tokens, one of full
+    attention all; `nbytes` tells. To go far back, take a snapshot: it holds one state.
+    """
+
+    def __init__(self, model: CausalLM, keep: int = 0):
+        if isinstance(keep, bool) or not isinstance(keep, int) or keep < 0:
+            raise ValueError(f"Session: keep is {keep!r}, expected a whole number, at least 0")
+        self.model, self.keep = model, keep
+        self._now: Point = Point()
+        self._past: tuple[Append, ...] = ()
+
+    @property
+    def length(self) -> int:
+        """How many tokens each sequence has read."""
+        return self._now.length
+
+    @property
+    @torch.inference_mode()
+    def logits(self) -> Tensor:
+        """[N, vocab_size], of the last token's successor."""
+        if self._now.x is None:
+            raise ValueError("the session is empty, expected at least one token")
+        return self.model.logits(self._now.x)
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that the state and what is kept for `rollback` hold, each tensor once."""
+        kept = [(append.before[1:], append.tokens) for append in self._past]
+        storages = [x.untyped_storage() for x in tensors([self._now[1:], *kept])]
+        return sum({x.data_ptr(): x.nbytes() for x in storages}.values())
+
+    def append(self, tokens: Tensor) -> Tensor:
+        """Read tokens, [L] or [N, L], and return the logits of each one's successor, [L, vocab_size] or [N, L, …]."""
+        with torch.inference_mode():
+            x = self._run(self._rows(tokens))
+            return self.model.logits(x).view(*tokens.shape, -1)
+
+    def read(self, tokens: Tensor) -> Tensor:
+        """As `append`, but only the last token's logits, [vocab_size] or [N, …]: for a document of any length.
+
+        It is appended in pieces of 4096 tokens, so that the memory needed does not grow with it.
+        """
+        with self._all_or_nothing():
+            for piece in self._rows(tokens).split(PIECE, 1):
+                self._run(piece)
+        return self.logits.view(*tokens.shape[:-1], -1)
+
+    def snapshot(self) -> Snapshot:
+        """To come back to with `restore`, as often as one likes, in this session or another of the same model."""
+        return Snapshot(self.model, self._now, self._past)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        if snapshot.model is not self.model:
+            raise ValueError("restore: the snapshot is of another model, expected one of this session's")
+        self._now, self._past = snapshot.now, recent(snapshot.past, self.keep)
+
+    def fork(self) -> "Session":
+        """A session that goes on from here by itself. Nothing is copied: states are never changed."""
+        other = Session(self.model, self.keep)
+        other.restore(self.snapshot())
+        return other
+
+    def rollback(self, n: int) -> None:
+        """Take back the last n tokens of each sequence.
+
+        Exactly: what remains is bit for bit what a session holds that made the same appends, but for those taken back,
+        and the last one shorter if n ends within it (then its first tokens are run again). The bits hold where the
+        model is deterministic: on a CPU, with the same number of threads.
+        """
+        held = sum(append.tokens.shape[1] for append in self._past)
+        if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n <= min(self.keep, held):
+            reason = f"keep is {self.keep}, and of the {self.length} tokens read the last {held} can be reached"
+            raise ValueError(f"rollback: n is {n!r}, expected from 0 to {min(self.keep, held)}: {reason}")
+        with self._all_or_nothing():
+            while n > 0:
+                (self._now, tokens), self._past = self._past[-1], self._past[:-1]
+                if n < tokens.shape[1]:
+                    self._run(tokens[:, :-n])
+                n -= tokens.shape[1]
+
+    def save(self, file: str | Path) -> None:
+        """Write the state, not what is kept for `rollback`. The old file stays until the new one is whole."""
+        length, state, x = self._now
+        if state is None or x is None:
+            raise ValueError("save: the session is empty, expected at least one token")
+        session_file.save(file, self.model, length, state, x)
+
+    def load(self, file: str | Path) -> None:
+        """Go on from a saved session of the same model: config and weights. A file that is refused changes nothing."""
+        self._now, self._past = Point(*session_file.load(file, self.model)), ()
+
+    def _rows(self, tokens: Tensor) -> Tensor:
+        """[N, L], checked against what was read before. The model checks the rest."""
+        if tokens.ndim not in (1, 2) or not tokens.numel():
+            raise ValueError(f"tokens is {list(tokens.shape)}, expected [L] or [N, L], at least one token")
+        rows = tokens[None] if tokens.ndim == 1 else tokens
+        if self._now.x is not None and len(rows) != len(self._now.x):
+            raise ValueError(f"tokens is {list(tokens.shape)}, expected {len(self._now.x)} sequences, as before")
+        return rows.to(self.model.head_weight.device)
+
+    @torch.inference_mode()
+    def _run(self, rows: Tensor) -> Tensor:
+        """One append of [N, L]. What the head reads, [N, L, d_model]."""
+        x, state = self.model.hidden(rows, self._now.state)
+        before, self._now = self._now, Point(self.length + rows.shape[1], state, x[:, -1].clone())  # not all of x
+        if self.keep:
+            self._past = recent((*self._past, Append(before, rows.clone())), self.keep)
+        return x
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Whatever goes wrong on the way, the session is as it was before."""
+        before = self._now, self._past
+        try:
+            yield
+        except BaseException:
+            self._now, self._past = before
+            raise
+
+
+def recent(past: tuple[Append, ...], tokens: int) -> tuple[Append, ...]:
+    """The last appends, as many as it takes to have so many tokens."""
+    first = len(past)
+    while first and tokens > 0:
+        first -= 1
+        tokens -= past[first].tokens.shape[1]
+    return past[first:]
