@@ -23,7 +23,7 @@ class Generate:
     checkpoint: Positional[Path]
     """The folder of a model that was saved with its tokenizer."""
     prompt: str | None = None
-    """The text to continue. It may be empty with --state."""
+    """The text to continue. An empty one: a document from its beginning, or with --state from there."""
     max_tokens: int = 128
     """Tokens of the completion, at most."""
     temperature: float = 1.0
@@ -72,9 +72,9 @@ def complete(options: Generate, sampling: Any) -> dict[str, Any]:
     if options.state:
         session.load(options.state)
     prompt = valid(read_prompt(options.state is not None) if options.prompt is None else options.prompt)
-    ids, end = texts.encode(prompt).ids, texts.token_to_id(tokenizer.END_OF_TEXT)
-    if not ids and not session.length:
-        raise ValueError("the prompt is empty, expected a text to continue, or --state")
+    ids, end = texts.encode(prompt).ids, tokenizer.end_of_text(texts)
+    if not session.length:
+        ids = [end, *ids]  # documents begin so in training
     pieces, times = [], [perf_counter()]
     for piece in stream(session, ids, sampling, tokenizer=texts, end=end):
         pieces.append(piece)

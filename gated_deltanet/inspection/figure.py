@@ -1,7 +1,7 @@
 """The heat maps and curves of `gdn inspect` as a picture."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from matplotlib import colormaps
@@ -15,7 +15,7 @@ CURVES = {"norm": "‖S‖, a line for each layer", "rank": "effective rank of S
 COLOURS = colormaps["plasma"]
 
 
-def draw(document: dict[str, Any], file: Path) -> None:
+def draw(document: dict[str, Any], file: Path | BinaryIO) -> None:
     """A PNG of `document.document`: surprise, a map for each gate there is, and the state's norm and rank."""
     layers = document["layers"]
     maps = [name for name in TITLES if any(layer[name] for layer in layers)]

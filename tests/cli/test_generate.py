@@ -73,7 +73,6 @@ def test_stop_string_ends_the_completion(generated):
     [
         (["nowhere", "--prompt", "a"], "no config.json in"),
         (["mute", "--prompt", "a"], "no tokenizer.json in"),
-        (["nano", "--prompt", ""], "the prompt is empty, expected a text to continue, or --state"),
         (["nano", "--prompt", "\udcff"], "the prompt holds bytes that are no UTF-8"),
         (["nano", "--prompt", "a", "--top-p", "1.5"], "top_p is 1.5, expected more than 0 and at most 1"),
         (["nano", "--prompt", "a", "--state", "none"], "there is no file none, expected a saved session"),
@@ -102,3 +101,8 @@ def test_state_of_another_model_is_refused(folder, generated, tmp_path, capsys):
     args = ["generate", str(tmp_path / "other"), "--prompt", "a", "--state", str(tmp_path / "a")]
     assert cli.main(args) == 2
     assert "is of another model" in capsys.readouterr().err
+
+
+def test_an_empty_prompt_begins_a_document(folder, capsys):
+    assert cli.main(["generate", str(folder / "nano"), "--prompt", "", "--max-tokens", "3", "--json"]) is None
+    assert json.loads(capsys.readouterr().out)["tokens"] == 3

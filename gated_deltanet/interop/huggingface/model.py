@@ -1,0 +1,158 @@
+"""`CausalLM` as a Hugging Face model: `generate()`, Trainer, `save_pretrained`, `from_pretrained`."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.utils.generic import can_return_tuple
+
+from gated_deltanet.models.checkpoint import some
+from gated_deltanet.models.model import CausalLM, State
+from gated_deltanet.models.padding import pack
+from gated_deltanet.ops import linear_cross_entropy
+
+from .cache import StateCache
+from .config import GdnConfig
+
+
+class GdnForCausalLM(PreTrainedModel, GenerationMixin):
+    """Holds a `CausalLM` as `model`, and no parameters beside it."""
+
+    config_class = GdnConfig
+    base_model_prefix = "model"
+    accepts_loss_kwargs = True  # forward takes num_items_in_batch
+    supports_gradient_checkpointing = True
+    _input_embed_layer = "embedding"
+    _no_split_modules = {"Block"}  # noqa: RUF012
+    _keep_in_fp32_modules_strict = {"A_log", "dt_bias"}  # noqa: RUF012
+    _supports_sdpa = True
+
+    def __init__(self, config: GdnConfig):
+        super().__init__(config)
+        self.model = CausalLM(config.to_model_config())
+        for module in self.model.modules():
+            module._is_hf_initialized = True  # pyright: ignore  # `init_weights` has been here: transformers must not
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        past_key_values: StateCache | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        num_items_in_batch: int | Tensor | None = None,
+    ) -> CausalLMOutputWithPast:
+        """input_ids: [B, L], padded on either side or not at all; padding is never read.
+
+        attention_mask: [B, at least L], not 0 at tokens; its last L columns are those of input_ids.
+        past_key_values: read on from there; it is brought up to date. use_cache: None: unless training.
+        labels: [B, L], the tokens themselves (each is compared with what was said before it), or −100.
+        logits_to_keep: the last columns of which logits are wanted, or which columns; 0: all.
+        num_items_in_batch: the loss is divided by it rather than by the number of labels.
+
+        At padding behind tokens the logits are those of the last token, so right-padded prompts can be continued; at
+        padding before tokens they mean nothing. While training with labels there are none: the loss needs no logits.
+        """
+        cache = past_key_values
+        if cache is None and (use_cache or (use_cache is None and not self.training)):
+            cache = StateCache()
+        if cache is not None and not isinstance(cache, StateCache):
+            raise ValueError(f"past_key_values is a {type(cache).__name__}, expected a StateCache")
+        mask = mask_of(input_ids, attention_mask)
+        x = self.hidden(input_ids, mask, cache)
+        loss = logits = None
+        if labels is not None:
+            loss = self.loss(x, labels, mask, num_items_in_batch)
+        if labels is None or not self.training:
+            keep = slice(-logits_to_keep or None, None) if isinstance(logits_to_keep, int) else logits_to_keep
+            logits = F.linear(x[:, keep], self.model.head_weight)
+        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=cache)  # pyright: ignore
+
+    def hidden(self, tokens: Tensor, mask: Tensor | None, cache: StateCache | None) -> Tensor:
+        """What the head reads, [B, L, d_model]. tokens, mask: [B, L]."""
+        if cache is None:
+            return read(self.model, tokens, mask, None, keep_state=False)[0]
+        cache.read_again(lambda *unread: read(self.model, *unread)[1])
+        x, state = read(self.model, tokens, mask, cache.state)
+        cache.append(state, tokens, mask)
+        return x
+
+    def loss(self, x: Tensor, labels: Tensor, mask: Tensor | None, num_items: int | Tensor | None) -> Tensor:
+        """x: [B, L, d_model], labels, mask: [B, L]. What padding is or says does not count."""
+        if mask is not None:
+            labels = labels.masked_fill(~mask, -100)
+        targets = F.pad(labels[:, 1:], (0, 1), value=-100)
+        if mask is not None:
+            targets = targets.masked_fill(~mask, -100)
+        weight, reduction = self.model.head_weight.to(x.dtype), "mean" if num_items is None else "sum"
+        loss = linear_cross_entropy(x, weight, targets.to(x.device, torch.int64), reduction=reduction)
+        return loss if num_items is None else loss / torch.as_tensor(num_items, device=loss.device)
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, output_loading_info: bool = False, **options: Any) -> Any:
+        """As transformers has it, but weights that are missing or of the wrong size are an error, not started anew."""
+        model, info = super().from_pretrained(*args, output_loading_info=True, **options)  # pyright: ignore
+        if missing := sorted({*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])}):
+            raise ValueError(f"{model.name_or_path}: {some(missing)} is missing, expected all weights of its config")
+        return (model, info) if output_loading_info else model
+
+    @property
+    def gradient_checkpointing(self) -> bool:
+        """What `gradient_checkpointing_enable()` sets."""
+        return self.model.checkpointing
+
+    @gradient_checkpointing.setter
+    def gradient_checkpointing(self, enable: bool) -> None:
+        self.model.checkpointing = enable
+
+    def get_output_embeddings(self) -> nn.Linear | None:
+        return self.model.head
+
+    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
+        self.model.head = new_embeddings
+
+    def resize_token_embeddings(self, *args: Any, **options: Any) -> nn.Embedding:
+        embedding = super().resize_token_embeddings(*args, **options)
+        self.model.config = self.config.to_model_config()
+        return embedding
+
+    def _prepare_cache_for_generation(  # pyright: ignore  # says bool, returns None
+        self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *args: Any, **options: Any
+    ) -> None:
+        kind = generation_config.cache_implementation
+        if kind not in (None, "dynamic"):
+            raise ValueError(f"generate: cache_implementation is {kind!r}, expected None: the model has its own state")
+        if generation_config.use_cache is not False and model_kwargs.get("past_key_values") is None:
+            model_kwargs["past_key_values"] = cache = StateCache()
+            if generation_config.is_assistant:  # whose guesses will be taken back
+                cache.activate_past_recording()
+
+
+def read(
+    model: CausalLM, tokens: Tensor, mask: Tensor | None, state: State | None, *, keep_state: bool = True
+) -> tuple[Tensor, State]:
+    """`CausalLM.hidden` of a padded batch. tokens, mask: [B, L] -> [B, L, d_model]."""
+    if mask is None:
+        return model.hidden(tokens, state, keep_state=keep_state)
+    row, cu_seqlens = pack(tokens, mask)
+    x, state = model.hidden(row, state, cu_seqlens=cu_seqlens, keep_state=keep_state)
+    latest = mask.flatten().cumsum(0).sub(1).clamp(min=0)  # of each column, the packed token there or before it
+    return x[0, latest].unflatten(0, mask.shape), state
+
+
+def mask_of(tokens: Tensor, mask: Tensor | None) -> Tensor | None:
+    """[B, L], true at tokens; None if nothing is padding. mask: [B, at least L]."""
+    if mask is None:
+        return None
+    B, L = tokens.shape
+    if not isinstance(mask, Tensor) or mask.ndim != 2 or mask.shape[0] != B or mask.shape[1] < L:
+        found = list(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
+        raise ValueError(f"attention_mask is {found}, expected [{B}, at least {L}]")
+    mask = mask[:, mask.shape[1] - L :].bool()
+    return None if bool(mask.all()) else mask
