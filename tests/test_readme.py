@@ -1,23 +1,56 @@
 """What the README says is what happens."""
 
+import inspect
 import re
 from pathlib import Path
 
+import pytest
 import torch
 
-from gated_deltanet import ops
+from gated_deltanet import CausalLM, get_preset, ops, save
+from gated_deltanet.data.tokenizer import byte_tokenizer
+from gated_deltanet.models import presets
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
 
 
-def test_python_lines_run_as_they_stand():
-    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+MODELS, HUGGING_FACE, OPS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def run(code: str) -> dict:
     names: dict = {}
     exec(code, names)
+    return names
+
+
+def test_lines_on_ops_run_as_they_stand():
+    names = run(OPS)
     assert names["o"].shape == (2, 1000, 4, 128)
     assert names["o_next"].shape == (2, 4, 128)
     assert names["v"].grad.isfinite().all()
     assert torch.equal(names["state"].isfinite().all(), torch.tensor(True))
+
+
+def test_lines_on_models_run_as_they_stand():
+    names = run(MODELS)
+    assert names["logits"].shape == (1, 300, 257)
+    assert names["session"].length == names["branch"].length == 302
+
+
+def test_lines_on_hugging_face_run_as_they_stand(tmp_path, monkeypatch):
+    pytest.importorskip("transformers")
+    monkeypatch.chdir(tmp_path)
+    save(CausalLM(get_preset("gdn-nano")), Path("runs/tiny"), byte_tokenizer())
+    assert run(HUGGING_FACE)["tokens"].shape[1] > len("def main(")
+
+
+@pytest.mark.parametrize("architecture", presets.MIXERS)
+def test_table_of_models_links_every_mixer_to_its_file(architecture):
+    (row,) = [line for line in README.splitlines() if line.startswith("|") and f"`{architecture}-*`" in line]
+    for mixer in get_preset(f"{architecture}-nano").mixers:
+        file = Path(inspect.getfile(type(mixer))).relative_to(ROOT)
+        assert f"[`{type(mixer).__name__}`]({file})" in row
 
 
 def test_table_of_ops_lists_every_op_with_its_forms():
@@ -28,4 +61,4 @@ def test_table_of_ops_lists_every_op_with_its_forms():
 
 def test_links_lead_somewhere():
     for target in re.findall(r"\]\(([^)#]+)\)", README):
-        assert target.startswith("https://") or (Path(__file__).parents[1] / target).exists(), target
+        assert target.startswith("https://") or (ROOT / target).exists(), target

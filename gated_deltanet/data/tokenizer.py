@@ -46,10 +46,13 @@ def vocab_size(tokenizer: Tokenizer) -> int:
     return max(tokenizer.get_vocab().values()) + 1
 
 
+def find_end_of_text(tokenizer: Tokenizer) -> int | None:
+    return next((i for i in map(tokenizer.token_to_id, ENDS_OF_TEXT) if i is not None), None)
+
+
 def end_of_text(tokenizer: Tokenizer) -> int:
-    for name in ENDS_OF_TEXT:
-        if (found := tokenizer.token_to_id(name)) is not None:
-            return found
+    if (found := find_end_of_text(tokenizer)) is not None:
+        return found
     raise ValueError(f"the tokenizer has no end of text, expected one of {', '.join(ENDS_OF_TEXT)}")
 
 

@@ -1,4 +1,4 @@
-"""A model as a folder: config.json, model.safetensors, and tokenizer.json if it has one. Nothing is unpickled.
+"""A model as a folder: config.json, model.safetensors, and its tokenizer if it has one. Nothing is unpickled.
 
 The names are those a Hugging Face model has that holds a `CausalLM` as `self.model`, so both read the same folder.
 """
@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from gated_deltanet.data.tokenizer import find_end_of_text
 from gated_deltanet.layers.decay import Decay
 
 from .config import ModelConfig, field_names
@@ -32,8 +33,23 @@ def save(model: CausalLM, folder: str | Path, tokenizer: Tokenizer | None = None
     write(folder / WEIGHTS, lambda file: save_file(tensors, file, metadata={"format": "pt"}))
     if tokenizer is not None:
         write(folder / TOKENIZER, lambda file: tokenizer.save(str(file)))
-    text = json.dumps(to_json(model.config), indent=2) + "\n"
-    write(folder / CONFIG, lambda file: file.write_text(text))
+        for name, values in for_hugging_face(tokenizer).items():
+            write_json(folder / name, values)
+    write_json(folder / CONFIG, to_json(model.config))
+
+
+def for_hugging_face(tokenizer: Tokenizer) -> dict[str, dict[str, Any]]:
+    """Files that its AutoTokenizer and generate() read beside ours: where a text ends, and the side to pad on."""
+    settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "padding_side": "left"}
+    settings["split_special_tokens"] = True  # written out in a text they are text
+    end = find_end_of_text(tokenizer)
+    if end is None:
+        return {"tokenizer_config.json": settings}
+    roles = ("bos_token", "eos_token", "pad_token")
+    return {
+        "tokenizer_config.json": settings | dict.fromkeys(roles, tokenizer.id_to_token(end)),
+        "generation_config.json": {f"{role}_id": end for role in roles},
+    }
 
 
 def load(folder: str | Path) -> CausalLM:
@@ -105,3 +121,8 @@ def write(file: Path, to: Callable[[Path], object]) -> None:
         unfinished.replace(file)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def write_json(file: Path, values: Mapping[str, Any]) -> None:
+    text = json.dumps(values, indent=2) + "\n"
+    write(file, lambda unfinished: unfinished.write_text(text))

@@ -436,3 +436,12 @@ def test_accumulated_gradients_equal_one_large_batch(tmp_path):
 
 def test_cache_tells_how_long_it_is():
     assert repr(StateCache()) == "StateCache(0 tokens, 0 layers)"
+
+
+def test_our_folder_tells_auto_tokenizer_and_generate_where_a_text_ends(tmp_path):
+    save(CausalLM(get_preset("gdn-nano")), tmp_path, byte_tokenizer())
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert tokenizer.eos_token_id == tokenizer.pad_token_id == model.generation_config.eos_token_id == 256
+    assert tokenizer.padding_side == "left"
+    assert tokenizer("<|endoftext|>").input_ids == list(b"<|endoftext|>")

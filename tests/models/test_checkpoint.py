@@ -35,7 +35,8 @@ def test_folder_is_as_hugging_face_wants_it(tmp_path):
     model = CausalLM(SMALL)
     save(model, tmp_path / "a" / "b", tokenizer.byte_tokenizer())
     folder = tmp_path / "a" / "b"
-    assert sorted(file.name for file in folder.iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
+    of_tokenizer = {"tokenizer.json", "tokenizer_config.json", "generation_config.json"}
+    assert {file.name for file in folder.iterdir()} == {"config.json", "model.safetensors"} | of_tokenizer
     config = json.loads((folder / "config.json").read_text())
     assert (config["model_type"], config["architectures"]) == ("gdn", ["GdnForCausalLM"])
     assert set(load_file(folder / "model.safetensors")) == {f"model.{name}" for name in model.state_dict()}
