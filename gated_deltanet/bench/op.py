@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gated_deltanet import ops
 
-from . import calls, memory, peers
+from . import calls, matmul, memory, peers
 from .accuracy import round_operands
 from .calls import Call, Inputs
 from .cases import gated_delta_rule
@@ -19,7 +19,6 @@ from .timing import race
 
 FLOPS = {"step": 6, "forward": 6, "forward+backward": 18}  # useful ones: times d_k d_v, a token and head
 STREAM = 8  # tokens that are decoded over and over: so few that they stay in cache beside the state
-SGEMM = 2048  # rows and columns of the matrices of the yardstick, torch.mm in float32
 
 Row = dict[str, Any]
 
@@ -42,9 +41,9 @@ def run(entries: Sequence[Entry], seconds: float, earlier: Sequence[Row] = ()) -
     left_out = {entry: reason for entry in entries if (reason := too_large(entry, earlier))}
     started = {entry: call_of(entry) for entry in entries if entry not in left_out}
     peaks = {entry: memory.peak_bytes(call) for entry, call in started.items()}
-    yardsticks = {n: with_threads(n, sgemm()) for n in sorted({entry.threads for entry in started})}
+    yardsticks = {n: with_threads(n, matmul.product()) for n in sorted({entry.threads for entry in started})}
     best = race({**started, **yardsticks}, seconds)
-    rates = {n: 2 * SGEMM**3 / best[n] / 1e9 for n in yardsticks}
+    rates = {n: matmul.rate(best[n]) / 1e9 for n in yardsticks}
     rows = [row(entry, best[entry], rates[entry.threads], peaks[entry]) for entry in started]
     rows = [{**row, **comparison(row, rows)} for row in rows]
     return rows + [{**entry._asdict(), "left_out": reason} for entry, reason in left_out.items()]
@@ -124,11 +123,6 @@ def step_in_place(token: dict[str, Tensor], state: Tensor) -> Tensor:
 @lru_cache(maxsize=2)
 def inputs_of(L: int, H: int, d_k: int, d_v: int, dtype: str) -> dict[str, Tensor]:
     return round_operands(gated_delta_rule(L=L, H=H, d_k=d_k, d_v=d_v).inputs, getattr(torch, dtype))
-
-
-def sgemm() -> Call:
-    a, b, out = torch.randn(3, SGEMM, SGEMM).unbind()
-    return partial(torch.mm, a, b, out=out)
 
 
 def with_threads(threads: int, call: Call) -> Call:

@@ -1,10 +1,11 @@
 """Fair times on a noisy machine: contestants take turns, and each is judged by its best."""
 
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 Name = TypeVar("Name", bound=Hashable)
+Item = TypeVar("Item")
 TURN = 0.02  # seconds a turn of `race` lasts at least
 PAUSE = 0.01  # seconds before it, in which the idle threads of the one before fall asleep
 
@@ -43,3 +44,16 @@ def per_call(call: Callable[[], object], calls: int) -> float:
     for _ in range(calls):
         call()
     return (time.perf_counter() - start) / calls
+
+
+def turns(
+    items: Sequence[Item], rounds: int, seconds: float, track: Callable[[Sequence], Iterable[Any]] = iter
+) -> Iterator[Item]:
+    """The items, all of them `rounds` times over; a round that would not end within `seconds` is not begun, but for
+    the first. track: wraps the turns to show progress."""
+    start = time.perf_counter()
+    for turn, item in enumerate(track([*items] * rounds)):
+        done, place = divmod(turn, len(items))
+        if done and not place and (time.perf_counter() - start) * (done + 1) / done > seconds:
+            return
+        yield item

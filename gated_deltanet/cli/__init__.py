@@ -19,6 +19,7 @@ from gated_deltanet.cli.demo import Demo
 from gated_deltanet.cli.doctor import Doctor
 from gated_deltanet.cli.generate import Generate
 from gated_deltanet.cli.inspection import Inspect
+from gated_deltanet.cli.plan import Plan
 from gated_deltanet.cli.presets import Presets
 from gated_deltanet.cli.tokenizer import Tokenizer
 
@@ -30,6 +31,7 @@ VERBS = {
     "demo": Demo,
     "doctor": Doctor,
     "presets": Presets,
+    "plan": Plan,
     "generate": Generate,
     "inspect": Inspect,
     "tokenizer": Tokenizer,

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
+from gated_deltanet.cli.bench_decode import Decode
 from gated_deltanet.cli.bench_op import Op
+from gated_deltanet.cli.bench_train import Train
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Bench:
     Example: gdn bench op --quick
     """
 
-    verb: Accuracy | Op
+    verb: Accuracy | Op | Train | Decode
 
     def run(self) -> None:
         self.verb.run()

@@ -32,9 +32,12 @@ def print_table(
 
 
 def print_markdown(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    print(f"{title}\n")
-    for row in (columns, ["---"] * len(columns), *rows):
-        print("|", " | ".join(map(str, row)), "|")
+    print(as_markdown(title, columns, rows))
+
+
+def as_markdown(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = (f"| {' | '.join(map(str, row))} |" for row in (columns, ["---"] * len(columns), *rows))
+    return "\n".join([title, "", *lines])
 
 
 def tracked(items: Sequence[T], what: str) -> Iterable[T]:

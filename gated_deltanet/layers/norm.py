@@ -4,10 +4,14 @@ import torch
 from torch import Tensor, nn
 
 from gated_deltanet.ops import gated_rms_norm
+from gated_deltanet.ops.library import autocast_dtype
 
 
 class RMSNorm(nn.Module):
-    """x / rms(x) · weight, and with a gate · silu(gate). x, gate: [..., d]."""
+    """x / rms(x) · weight, and with a gate · silu(gate). x, gate: [..., d].
+
+    Under autocast the result is in its dtype: cast once, not by every projection that reads it.
+    """
 
     def __init__(self, d: int, eps: float = 1e-5):
         super().__init__()
@@ -19,4 +23,5 @@ class RMSNorm(nn.Module):
         nn.init.ones_(self.weight)
 
     def forward(self, x: Tensor, gate: Tensor | None = None) -> Tensor:
-        return gated_rms_norm(x, gate, self.weight, eps=self.eps)
+        y, dtype = gated_rms_norm(x, gate, self.weight, eps=self.eps), autocast_dtype(x.device)
+        return y if dtype is None or x.dtype == torch.float64 else y.to(dtype)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from gated_deltanet import ops
-from gated_deltanet.bench import op, op_plan, peers, timing
+from gated_deltanet.bench import matmul, op, op_plan, peers, timing
 from gated_deltanet.bench.op_plan import Entry, Settings
 
 TINY = Settings(lengths=(1, 5), dtypes=("float32",), heads=2, d_k=4, d_v=6, tables=("lengths",), seconds=0, quick=True)
@@ -15,7 +15,7 @@ TINY = Settings(lengths=(1, 5), dtypes=("float32",), heads=2, d_k=4, d_v=6, tabl
 def hurry(monkeypatch):
     monkeypatch.setattr(timing, "TURN", 0)
     monkeypatch.setattr(timing, "PAUSE", 0)
-    monkeypatch.setattr(op, "SGEMM", 16)
+    monkeypatch.setattr(matmul, "SIZE", 16)
 
 
 def installed_or_skip(peer: str) -> str:

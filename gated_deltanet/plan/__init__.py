@@ -1,0 +1,1 @@
+"""What a training run will cost: arithmetic only, nothing is run or allocated."""
