@@ -22,6 +22,7 @@ from gated_deltanet.cli.inspection import Inspect
 from gated_deltanet.cli.plan import Plan
 from gated_deltanet.cli.presets import Presets
 from gated_deltanet.cli.tokenizer import Tokenizer
+from gated_deltanet.cli.train import Train
 
 DESCRIPTION = """Train, evaluate, run and study Gated DeltaNet language models, on any machine.
 
@@ -36,6 +37,7 @@ VERBS = {
     "inspect": Inspect,
     "tokenizer": Tokenizer,
     "data": Data,
+    "train": Train,
     "bench": Bench,
 }
 
