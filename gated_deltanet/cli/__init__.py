@@ -7,6 +7,7 @@ field, the union of them, whose `run` it calls.
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib.metadata import version
 
@@ -45,10 +46,12 @@ VERBS = {
 def main(args: Sequence[str] | None = None) -> int | None:
     """Run one verb and return the exit code: 2 for what the user can mend, 130 for an interruption."""
     try:
-        try:
-            return run(sys.argv[1:] if args is None else args)
-        finally:
-            sys.stdout.flush()  # here, where a closed pipe can still be caught
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *where: print("gdn: warning:", one_line(message), file=sys.stderr)
+            try:
+                return run(sys.argv[1:] if args is None else args)
+            finally:
+                sys.stdout.flush()  # here, where a closed pipe can still be caught
     except BrokenPipeError:  # gdn … | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -74,7 +77,7 @@ def parse(args: Sequence[str]):
     return subcommand_cli_from_dict(VERBS, prog="gdn", description=DESCRIPTION, args=args, config=config)
 
 
-def one_line(error: Exception) -> str:
+def one_line(error: Exception | str) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.strerror}: {error.filename}"
     return " ".join(str(error).split())

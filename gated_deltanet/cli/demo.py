@@ -1,42 +1,63 @@
+"""`gdn demo`: the main job."""
+
 from dataclasses import dataclass
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 
 @dataclass(frozen=True)
 class Demo:
-    """Show the gated delta rule in its forms: that they agree, and how fast each is here.
+    """Train a small Gated DeltaNet on the Python standard library, and show what it learned.
 
-    Example: gdn demo --length 512
+    It needs nothing but the package. At the end there is a model to play with, and a report to open in a browser: how
+    well it predicts code it has not seen, beside gzip and an n-gram, a sample, and what its gates do.
+
+    Example: gdn demo --minutes 1
     """
 
-    length: int = 1024
-    """Tokens in the sequence."""
+    minutes: float = 3.0
+    """Of training, about."""
+    out: Path | None = None
+    """The folder of the run; default: runs/demo, or the next free one."""
     json: bool = False
-    """Print one JSON document instead of a table."""
+    """Print the results as one JSON document."""
 
-    def run(self) -> None:
-        from gated_deltanet.bench import forms, machine
-        from gated_deltanet.cli.report import print_json, print_table, tracked
+    def run(self) -> int | None:
+        from gated_deltanet.cli.report import print_json
+        from gated_deltanet.demo import job
 
-        if self.length < 1:
-            raise ValueError(f"--length is {self.length}, expected at least 1")
-        rows = forms.measure(self.length, track=partial(tracked, what="running the gated delta rule"))
+        if not 0 < self.minutes < 1e6:
+            raise ValueError(f"--minutes is {self.minutes}, expected more than 0")
+        folder = self.out or free(Path("runs") / "demo")
+        run = job.train(folder, self.minutes)
+        if run.counters.step < run.recipe.steps:
+            return 130  # somebody pressed Ctrl-C
+        result = job.conclude(run, commands(folder))
         if self.json:
-            return print_json({"machine": machine.describe(), "length": self.length, "rows": rows})
-        print("\nS_t = α_t (I − β_t k_t k_tᵀ) S_{t−1} + β_t k_t v_tᵀ        o_t = S_tᵀ q_t\n")
-        columns = ["form", "error of o", "of dq dk dv", "of dα dβ", "µs forward", "with backward"]
-        title = f"{self.length} tokens, 4 heads of 64, float32; errors against float64; µs per token and head"
-        print_table(title, columns, map(cells, rows), notes=NEXT)
+            return print_json({**vars(result), "report": str(result.report)})
+        show(result, commands(folder))
+        return None
 
 
-NEXT = [
-    "The forms are one function: they differ by rounding only. Train with cpp on a CPU, with chunkwise elsewhere.",
-    "Next: . .venv/bin/activate, then gdn doctor or gdn bench accuracy;",
-    "or read the code, from gated_deltanet/ops/gated_delta_rule/reference.py on.",
-]
+def free(folder: Path) -> Path:
+    """The folder, or the first of folder-2, folder-3, … that nobody has used."""
+    names = (folder, *(folder.with_name(f"{folder.name}-{i}") for i in range(2, 10**6)))
+    return next(name for name in names if not name.exists())
 
 
-def cells(row: dict[str, Any]) -> list[str]:
-    form, *numbers = row.values()
-    return [form, *(f"{x:.1e}" for x in numbers[:3]), *(f"{x:.2f}" for x in numbers[3:])]
+def commands(folder: Path) -> list[str]:
+    return [
+        f"gdn generate {folder} --prompt 'class Stack:' --temperature 0.7",
+        f"gdn inspect {folder} --text 'for i in range(10): print(i)' --out gates.html",
+        "gdn train gdn-tiny --tokens 5M --out runs/tiny",
+    ]
+
+
+def show(result: Any, commands: list[str]) -> None:
+    from gated_deltanet.cli.report import print_table
+
+    print("\n".join(f"{name}: {value}" for name, value in result.facts.items()))
+    rows = [[who, f"{bits:.3f}"] for who, bits in result.bits.items()]
+    print_table("Python code it has not seen", ["", "bits per byte"], rows)
+    print(f"\n{result.sample}\n\nThe report: {result.report}\nTry next:")
+    print("\n".join(f"  {command}" for command in commands))

@@ -201,6 +201,7 @@ OFFICIAL_SWA = Attention(n_heads=12, d_head=128, window=2048)
 PRESETS = {f"{name}-{size}": preset(name, size) for size in SIZES for name in MIXERS} | {
     "gdn-official-0.4b": ModelConfig(1536, 11, (OFFICIAL_GDN,), 6144, 32000),  # official code: really 517 M
     "gdn-h1-official-0.4b": ModelConfig(1536, 12, (OFFICIAL_GDN, OFFICIAL_SWA), 6144, 32000),  # really 531 M
+    "gdn-demo": ModelConfig(128, 4, (GatedDeltaNet(2, 48, 96),), 256, 2048),  # what learns most in minutes: docs/log.md
 }
 
 

@@ -60,6 +60,19 @@ RECIPES: dict[str, Values] = {
         "validate_tokens": "0.2M",
         "checkpoint_every": 100,
     },
+    "demo": {  # small steps: with so few tokens their number counts most
+        "tokenizer": "bpe:2048",
+        "valid": 0.02,
+        "length": 256,
+        "tokens": "3M",
+        "batch_tokens": 2048,
+        "micro_rows": 8,
+        "peak_lr": 4e-3,
+        "warmup_tokens": "0.1M",
+        "validate_every": 400,
+        "checkpoint_every": 400,
+        "sample_tokens": 0,
+    },
 }
 OF_SIZE = {"1.3b": "paper-1.3b", "400m": "paper-400m", "0.4b": "paper-500m"}
 

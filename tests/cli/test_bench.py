@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from gated_deltanet import cli
-from gated_deltanet.bench import accuracy, op, timing
+from gated_deltanet.bench import accuracy, matmul, op, timing
 from gated_deltanet.cli.bench import Accuracy
 from gated_deltanet.cli.bench_op import Op
 from gated_deltanet.cli.report import write_json
@@ -32,25 +32,16 @@ def test_accuracy_prints_a_table_markdown_or_json(capsys):
     assert document["machine"]["torch"]["version"]
 
 
-@pytest.mark.parametrize("command", [["demo"], ["bench", "accuracy"]])
-def test_length_must_be_positive(command, capsys):
-    assert cli.main([*command, "--length", "0"]) == 2
+def test_length_must_be_positive(capsys):
+    assert cli.main(["bench", "accuracy", "--length", "0"]) == 2
     assert "--length is 0, expected at least 1" in capsys.readouterr().err
-
-
-def test_demo_shows_every_form(capsys):
-    cli.main(["demo", "--length", "8"])
-    out = capsys.readouterr().out
-    assert all(form in out for form in ("reference", "parallel", "chunkwise"))
-    cli.main(["demo", "--length", "8", "--json"])
-    assert json.loads(capsys.readouterr().out)["length"] == 8
 
 
 @pytest.fixture
 def hurry(monkeypatch):
     monkeypatch.setattr(timing, "TURN", 0)
     monkeypatch.setattr(timing, "PAUSE", 0)
-    monkeypatch.setattr(op, "SGEMM", 16)
+    monkeypatch.setattr(matmul, "SIZE", 16)
     monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)  # the cores are taken by other tests
 
 
