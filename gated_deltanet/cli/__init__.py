@@ -18,6 +18,7 @@ from gated_deltanet.cli.bench import Bench
 from gated_deltanet.cli.data import Data
 from gated_deltanet.cli.demo import Demo
 from gated_deltanet.cli.doctor import Doctor
+from gated_deltanet.cli.eval import Eval
 from gated_deltanet.cli.generate import Generate
 from gated_deltanet.cli.inspection import Inspect
 from gated_deltanet.cli.plan import Plan
@@ -39,6 +40,7 @@ VERBS = {
     "tokenizer": Tokenizer,
     "data": Data,
     "train": Train,
+    "eval": Eval,
     "bench": Bench,
 }
 

@@ -1,12 +1,16 @@
 """`gdn generate`: a prompt continued by a saved model."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, TextIO
 
 from tyro.conf import Positional
+
+INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True)
@@ -15,7 +19,7 @@ class Generate:
 
     The prompt is read from standard input unless --prompt is given. --save-state keeps what the model has read,
     prompt and completion, in a file of fixed size (recurrent models; attention's grows with the text); --state goes
-    on from there without reading it again.
+    on from there without reading it again. Ctrl-C ends the completion; what was made by then is shown and saved.
 
     Example: gdn generate runs/tiny --prompt "def main(" --temperature 0.8 --top-p 0.95 --max-tokens 200
     """
@@ -44,62 +48,85 @@ class Generate:
     """Start from this file, which --save-state wrote with the same model."""
     save_state: Path | None = None
     """Write the state after the completion to this file."""
+    device: str = "cpu"
+    """Where the model runs, as torch names it: cpu, cuda, cuda:1, mps."""
     json: bool = False
     """Print one JSON document at the end instead of text."""
 
-    def run(self) -> None:
+    def run(self) -> int | None:
         from gated_deltanet.cli.report import print_json
-        from gated_deltanet.models.sampling import Sampling
 
-        sampling = Sampling(**{field.name: getattr(self, field.name) for field in fields(Sampling)})
         check_save_state(self.save_state)
-        document = complete(self, sampling)
+        document = complete(self, sampling_of(self))
         if self.json:
-            return print_json(document)
-        speed = document["tokens_per_second"]
-        rate = "" if speed is None else f", {speed:.1f} tokens/s"
-        print(f"{document['tokens']} tokens{rate} ({document['stop_reason']})", file=sys.stderr)
+            print_json(document)
+        else:
+            speed = document["tokens_per_second"]
+            rate = "" if speed is None else f", {speed:.1f} tokens/s"
+            print(f"{document['tokens']} tokens{rate} ({document['stop_reason']})", file=sys.stderr)
+        return 130 if document["stop_reason"] == INTERRUPTED else None
+
+
+def sampling_of(options: Generate) -> Any:
+    """The `Sampling`. What is wrong with it is said of the option, not of the field."""
+    from gated_deltanet.models.sampling import Sampling
+
+    try:
+        return Sampling(**{field.name: getattr(options, field.name) for field in fields(Sampling)})
+    except ValueError as error:
+        name, _, rest = str(error).removeprefix("Sampling: ").partition(" ")
+        raise ValueError(f"--{name.replace('_', '-')} {rest}") from error
 
 
 def complete(options: Generate, sampling: Any) -> dict[str, Any]:
     """Show the completion as it is made, unless a JSON document is wanted, and return that document."""
-    from gated_deltanet.data import tokenizer
-    from gated_deltanet.models import load
+    from gated_deltanet.cli.loading import load
+    from gated_deltanet.data.tokenizer import end_of_text, prompt_ids
     from gated_deltanet.models.generate import stream
     from gated_deltanet.models.session import Session
 
-    session, texts = Session(load(options.checkpoint)), tokenizer.load(options.checkpoint)
+    model, tokenizer = load(options.checkpoint, options.device)
+    session = Session(model)
     if options.state:
         session.load(options.state)
     prompt = valid(read_prompt(options.state is not None) if options.prompt is None else options.prompt)
-    ids, end = texts.encode(prompt).ids, tokenizer.end_of_text(texts)
+    ids = prompt_ids(tokenizer, prompt)
+    if session.length:
+        ids = ids[1:]  # the document has begun before
+    pieces = stream(session, ids, sampling, tokenizer=tokenizer, end=end_of_text(tokenizer))
+    texts, times, reason = shown(pieces, None if options.json else sys.stdout)
     if not session.length:
-        ids = [end, *ids]  # documents begin so in training
-    pieces, times = [], [perf_counter()]
-    for piece in stream(session, ids, sampling, tokenizer=texts, end=end):
-        pieces.append(piece)
-        times.append(perf_counter())
-        if not options.json:
-            print(piece.text, end="", flush=True)
-    if not options.json:
-        print(flush=True)
+        raise KeyboardInterrupt  # while the prompt was read: there is nothing to tell or save
     if options.save_state:
         session.save(options.save_state)
-    completion = {"prompt": prompt, "completion": "".join(piece.text for piece in pieces)}
-    return completion | measures(times) | {"seed": options.seed, "stop_reason": pieces[-1].reason}
+    completion = {"prompt": prompt, "completion": "".join(texts)}
+    return completion | measures(times) | {"seed": options.seed, "stop_reason": reason}
+
+
+def shown(pieces: Iterator[Any], out: TextIO | None) -> tuple[list[str], list[float], str]:
+    """The texts of a stream, written out as they come; the time before it and after each; why it ended."""
+    texts, times, reason = [], [perf_counter()], INTERRUPTED
+    with suppress(KeyboardInterrupt):
+        for piece in pieces:
+            texts.append(piece.text)
+            times.append(perf_counter())
+            reason = piece.reason or reason
+            if out:
+                print(piece.text, end="", file=out, flush=True)
+    if out:
+        print(file=out, flush=True)
+    return texts, times, reason
 
 
 def measures(times: list[float]) -> dict[str, Any]:
     """times: before the prompt was read, then after each token. The first token waits for the prompt, and the speed is
     that of the others."""
-    start, first, *_, end = times if len(times) > 2 else [*times, times[-1]]
-    tokens = len(times) - 1
-    speed = (tokens - 1) / (end - first) if tokens > 1 else None
+    start, *after = times
     return {
-        "tokens": tokens,
-        "seconds": end - start,
-        "seconds_to_first_token": first - start,
-        "tokens_per_second": speed,
+        "tokens": len(after),
+        "seconds": times[-1] - start,
+        "seconds_to_first_token": after[0] - start if after else None,
+        "tokens_per_second": (len(after) - 1) / (after[-1] - after[0]) if len(after) > 1 else None,
     }
 
 

@@ -16,7 +16,8 @@ class Inspect:
 
     The gates α and β of each token, layer and head, how many tokens the memory reaches back, the norm and rank of the
     state S, and where the model was surprised. The text comes from --text, --file or standard input.
-    The page is one file and loads nothing. The first 2,048 tokens are read.
+    The page is one file and loads nothing. The first 2,048 tokens are read; before the text is the end of text, with
+    which documents begin in training.
 
     Example: gdn inspect runs/mine --text "def f(x): return x" --out page.html
     """
@@ -31,6 +32,8 @@ class Inspect:
     """The page to write: inspect.html, unless --png or --json is given."""
     png: Path | None = None
     """Draw the maps and curves into this file, too."""
+    device: str = "cpu"
+    """Where the model runs, as torch names it: cpu, cuda, cuda:1, mps."""
     json: bool = False
     """Print the numbers as one JSON document."""
 
@@ -38,7 +41,7 @@ class Inspect:
         out = Path("inspect.html") if not (self.out or self.png or self.json) else self.out
         check_writable("--out", out)
         check_writable("--png", self.png)
-        document = look(self.checkpoint, self.read_text())
+        document = look(self.checkpoint, self.read_text(), self.device)
         if self.json:
             print_numbers(document)
         if out:
@@ -65,25 +68,26 @@ def read(file: Path | None) -> str:
         raise ValueError(f"{file or 'standard input'} is not a text in UTF-8: {error}") from error
 
 
-def look(checkpoint: Path, text: str) -> dict[str, Any]:
+def look(checkpoint: Path, text: str, device: str) -> dict[str, Any]:
     """What is printed, written and drawn."""
     from functools import partial
 
     import torch
 
-    from gated_deltanet import models
+    from gated_deltanet.cli.loading import load
     from gated_deltanet.cli.report import tracked
-    from gated_deltanet.data import tokenizer as tokenizers
+    from gated_deltanet.data.tokenizer import beginning_documents
     from gated_deltanet.inspection.document import document
     from gated_deltanet.inspection.trace import trace
 
-    model, tokenizer = models.load(checkpoint), tokenizers.load(checkpoint)
-    encoding = tokenizer.encode(text)
-    if not encoding.ids:
+    model, tokenizer = load(checkpoint, device)
+    if not tokenizer.encode(text).ids:
         raise ValueError("the tokenizer makes no token of this text, expected at least one")
+    encoding = beginning_documents(tokenizer).encode(text)  # so that the first token is expected or not, too
     if len(encoding.ids) > LONGEST:
-        print(f"gdn: the text has {len(encoding.ids):,} tokens, the first {LONGEST:,} are read", file=sys.stderr)
-    seen = trace(model, torch.tensor(encoding.ids[:LONGEST]), track=partial(tracked, what="reading the text"))
+        print(f"gdn: {len(encoding.ids):,} tokens, of which the first {LONGEST:,} are read", file=sys.stderr)
+    tokens = torch.tensor(encoding.ids[:LONGEST], device=device)
+    seen = trace(model, tokens, track=partial(tracked, what="reading the text"))
     return document(str(checkpoint), model.config, seen, encoding, tokenizer, text)
 
 

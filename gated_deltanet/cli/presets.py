@@ -1,6 +1,8 @@
 """`gdn presets`: the models that have a name, and what each costs."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 
@@ -25,10 +27,11 @@ class Presets:
         rows = [row(name) for name in names(self.size)]
         if self.json:
             return print_json(rows)
-        columns = ["preset", "parameters", "state MiB", "KV 4K", "KV 32K", "GFLOPs"]
-        print_table("Models that have a name", columns, map(cells, rows), notes=NOTES)
+        columns, *table = right_aligned([COLUMNS, *by_size(rows)])
+        print_table("Models that have a name", columns, table, notes=NOTES)
 
 
+COLUMNS = ["preset", "parameters", "state MiB", "KV 4K", "KV 32K", "GFLOPs"]
 NOTES = [
     "state, KV: MiB of one sequence. GFLOPs: forward, per token of 4,096.",
     'In Python: gated_deltanet.CausalLM(gated_deltanet.get_preset("gdn-tiny"))',
@@ -39,10 +42,10 @@ def names(size: str | None) -> list[str]:
     from gated_deltanet.models.presets import PRESETS
     from gated_deltanet.naming import unknown
 
-    sizes = list(dict.fromkeys(name.rpartition("-")[2] for name in PRESETS))
+    sizes = list(dict.fromkeys(map(size_of, PRESETS)))
     if size is not None and size not in sizes:
         raise unknown("--size", size, sizes)
-    return [name for name in PRESETS if size in (None, name.rpartition("-")[2])]
+    return [name for name in PRESETS if size in (None, size_of(name))]
 
 
 def row(name: str) -> dict[str, Any]:
@@ -62,6 +65,24 @@ def row(name: str) -> dict[str, Any]:
         "vocab_size": config.vocab_size,
         "mixers": [type(mixer).__name__ for mixer in config.mixers],
     }
+
+
+def by_size(rows: list[dict[str, Any]]) -> Iterator[list[str]]:
+    """The cells of each row, with an empty line between sizes."""
+    for i, (_, group) in enumerate(groupby(rows, lambda row: size_of(row["name"]))):
+        if i:
+            yield [""] * len(COLUMNS)
+        yield from map(cells, group)
+
+
+def right_aligned(table: list[list[str]]) -> list[list[str]]:
+    """All columns but the first."""
+    widths = [0, *(max(map(len, column)) for column in list(zip(*table, strict=True))[1:])]
+    return [[cell.rjust(width) for cell, width in zip(row, widths, strict=True)] for row in table]
+
+
+def size_of(name: str) -> str:
+    return name.rpartition("-")[2]
 
 
 def cells(row: dict[str, Any]) -> list[str]:

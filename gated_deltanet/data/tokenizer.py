@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers.processors import TemplateProcessing
 
 END_OF_TEXT = "<|endoftext|>"
 ENDS_OF_TEXT = (END_OF_TEXT, "</s>", "<eos>", "<|end_of_text|>", "<｜end▁of▁sentence｜>", "[EOS]")  # as others call it
@@ -39,6 +40,22 @@ def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
     groups = (texts[i : i + TEXTS_AT_ONCE] for i in range(0, len(texts), TEXTS_AT_ONCE))
     encodings = (tokenizer.encode_batch_fast(group, add_special_tokens=False) for group in groups)
     return [np.array(each.ids, np.uint32) for group in encodings for each in group]
+
+
+def prompt_ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    """The tokens of a document that begins with this text. In training the end of the one before is before it."""
+    return [end_of_text(tokenizer), *tokenizer.encode(text, add_special_tokens=False).ids]
+
+
+def beginning_documents(tokenizer: Tokenizer) -> Tokenizer:
+    """A copy whose `encode` is `prompt_ids`, for others to use; without an end of text nothing is put before a text."""
+    copy, end = as_text(Tokenizer.from_str(tokenizer.to_str())), find_end_of_text(tokenizer)
+    if end is not None:
+        name = tokenizer.id_to_token(end)
+        copy.post_processor = TemplateProcessing(
+            single=[name, "$A"], pair=[name, "$A", name, "$B:1"], special_tokens=[(name, end)]
+        )
+    return copy
 
 
 def vocab_size(tokenizer: Tokenizer) -> int:
@@ -118,8 +135,9 @@ def from_hub(name: str) -> Tokenizer:
 
 
 def as_text(tokenizer: Tokenizer) -> Tokenizer:
-    """Special tokens written out in a text are text: no document can end itself. None is cut or filled up."""
+    """Special tokens written out in a text are text: no document can end itself. None is added, cut or filled up."""
     tokenizer.encode_special_tokens = True
+    tokenizer.post_processor = None  # that of `beginning_documents`, or another's: BOS, …
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer

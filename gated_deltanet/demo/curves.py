@@ -26,8 +26,8 @@ def draw_learning(
 ) -> None:
     loss = bits_per_nat * np.array([record["loss"] for record in steps])
     tokens = {record["step"]: record["tokens"] / 1e6 for record in steps}
-    axis.plot(tokens.values(), loss, color="tab:blue", alpha=0.3, linewidth=0.8)
-    axis.plot(tokens.values(), smooth(loss), color="tab:blue", label="training")
+    axis.plot(list(tokens.values()), loss, color="tab:blue", alpha=0.3, linewidth=0.8)
+    axis.plot(list(tokens.values()), smooth(loss), color="tab:blue", label="training")
     seen = [record for record in valid if record["step"] in tokens]
     heights = [record["valid_bits_per_byte"] for record in seen]
     axis.plot([tokens[r["step"]] for r in seen], heights, "o-", color="tab:red", label="validation")

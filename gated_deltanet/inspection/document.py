@@ -48,7 +48,7 @@ def by_head(x: Tensor | None, decimals: int) -> list[list[float | None]] | None:
 
 def rounded(x: Tensor, decimals: int) -> Any:
     """Lists of Python's floats, which print as short as they are."""
-    return without_nan(x.double().round(decimals=decimals).tolist())
+    return without_nan(x.cpu().double().round(decimals=decimals).tolist())
 
 
 def without_nan(x: Any) -> Any:

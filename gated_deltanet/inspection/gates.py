@@ -3,7 +3,6 @@
 from functools import singledispatch
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from gated_deltanet.layers.gated_deltanet import GatedDeltaNetMixer
@@ -53,9 +52,7 @@ def _(mixer: Mamba2Mixer, x: Tensor, state: Any = None) -> Gates:
 @gates.register
 def _(mixer: RetNetMixer, x: Tensor, state: Any = None) -> Gates:
     """Fixed: the same for every token."""
-    H = mixer.config.n_heads
-    log_alpha = torch.log1p(-torch.exp2(-5 - torch.arange(H, dtype=torch.float32, device=x.device)))
-    return Gates(log_alpha[:, None].expand(*x.shape[:2], H, 1))
+    return Gates(mixer.log_alpha(x)[:, None].expand(*x.shape[:2], -1, 1))
 
 
 @gates.register

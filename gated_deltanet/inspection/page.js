@@ -104,7 +104,7 @@ function facts() {
 }
 function notices() {
   const said = [];
-  if (L < data.n_tokens) said.push(`The text has ${data.n_tokens.toLocaleString("en")} tokens; the first ${L.toLocaleString("en")} are read and shown.`);
+  if (L < data.n_tokens) said.push(`Of ${data.n_tokens.toLocaleString("en")} tokens the first ${L.toLocaleString("en")} are read and shown.`);
   if (!has("alpha") && !has("beta")) said.push("No layer of this model has gates α or β: the page shows its surprise" + (layers.some((layer) => layer.norm) ? ", and the state S." : "."));
   return said.join(" ");
 }
@@ -270,7 +270,7 @@ function tell(t, row) {
     const values = where === view ? series(q) : layers[row.layer][q] && layers[row.layer][q][Math.max(0, row.head)];
     rows.push([QUANTITIES[q].title, values ? format(values[t], QUANTITIES[q].digits) : "none"]);
   }
-  rows.push(["surprise", t === 0 ? "undefined: the first token" : `${format(data.surprise[t], 2)} nats (p = ${Math.exp(-data.surprise[t]).toPrecision(2)})`]);
+  rows.push(["surprise", t === 0 ? "undefined: nothing was read before" : `${format(data.surprise[t], 2)} nats (p = ${Math.exp(-data.surprise[t]).toPrecision(2)})`]);
   if (t > 0) rows.push(["expected", data.expected[t] === data.tokens[t] ? "this token" : shown(data.expected[t])]);
   const n = data.state_at.findLastIndex((at) => at <= t), state = where.layer >= 0 && layers[where.layer];
   if (state && state.norm && n >= 0 && where.head >= 0) for (const [name, { title, digits }] of Object.entries(CURVES)) rows.push([title, format(state[name][where.head][n], digits)]);

@@ -43,6 +43,8 @@ class Attention:
 class AttentionMixer(nn.Module):
     """Its state is a KVCache, whose length gives the positions."""
 
+    State = KVCache
+
     def __init__(self, config: Attention, d_model: int):
         super().__init__()
         self.config = c = config
@@ -57,6 +59,6 @@ class AttentionMixer(nn.Module):
         """x: [B, L, d_model] -> the same."""
         c, at = self.config, positions(state and state.length, x, cu_seqlens)
         q, k, v = (proj(x).unflatten(-1, (-1, c.d_head)) for proj in (self.q_proj, self.k_proj, self.v_proj))
-        q, k = rotate(q, at, c.rope_theta), rotate(k, at, c.rope_theta)
+        q, k = rotate(q, k, at, c.rope_theta)
         o, cache = attention(q, k, v, state, window=c.window, cu_seqlens=cu_seqlens, keep_cache=keep_state)
         return self.out_proj(o.flatten(2)), cache

@@ -58,6 +58,8 @@ class GatedDeltaNetState(NamedTuple):
 
 
 class GatedDeltaNetMixer(nn.Module):
+    State = GatedDeltaNetState
+
     def __init__(self, config: GatedDeltaNet, d_model: int, norm_eps: float):
         super().__init__()
         self.config = c = config

@@ -43,6 +43,8 @@ class HGRN2Mixer(nn.Module):
     depth = i / n and lower_bound zero at first: the same start, and every bound theirs can reach. Layer 0 has none.
     """
 
+    State = HGRN2State
+
     def __init__(self, config: HGRN2, d_model: int, depth: float, norm_eps: float):
         super().__init__()
         self.config = c = config

@@ -36,6 +36,8 @@ class LinearAttentionState(NamedTuple):
 
 
 class LinearAttentionMixer(nn.Module):
+    State = LinearAttentionState
+
     def __init__(self, config: LinearAttention, d_model: int, norm_eps: float):
         super().__init__()
         self.config = c = config

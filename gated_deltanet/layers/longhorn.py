@@ -42,6 +42,8 @@ class LonghornState(NamedTuple):
 
 
 class LonghornMixer(nn.Module):
+    State = LonghornState
+
     def __init__(self, config: Longhorn, d_model: int, norm_eps: float):
         super().__init__()
         self.config = c = config

@@ -37,6 +37,8 @@ class MambaState(NamedTuple):
 
 
 class MambaMixer(nn.Module):
+    State = MambaState
+
     def __init__(self, config: Mamba, d_model: int):
         super().__init__()
         self.config = c = config

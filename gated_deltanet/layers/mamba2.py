@@ -40,7 +40,9 @@ class Mamba2State(NamedTuple):
 
 
 class Mamba2Mixer(nn.Module):
-    """The gate comes before the norm, which is over the whole width."""
+    """The gate comes before the norm, which is over the whole width; with n_groups > 1 mamba_ssm's is of each group."""
+
+    State = Mamba2State
 
     def __init__(self, config: Mamba2, d_model: int, norm_eps: float):
         super().__init__()

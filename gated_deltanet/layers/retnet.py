@@ -40,7 +40,14 @@ class RetNetState(NamedTuple):
 
 
 class RetNetMixer(nn.Module):
-    """Head h forgets with α = 1 − 2^(−5−h). Its norm is the RMS norm of the head, without a mean."""
+    """Head h forgets with α = 1 − 2^(−5−h). Its norm is the RMS norm of the head, without a mean.
+
+    Two things are as in flash-linear-attention rather than in the authors' code (torchscale): the angles are Llama's,
+    theta^(−2i/d) for the pair (i, i + d/2), where theirs are theta^(−i/(d/2 − 1)) for the pair (2i, 2i + 1); and the
+    norm has a weight, where theirs has none.
+    """
+
+    State = RetNetState
 
     def __init__(self, config: RetNet, d_model: int, norm_eps: float):
         super().__init__()
@@ -60,9 +67,13 @@ class RetNetMixer(nn.Module):
         c, state = self.config, state or RetNetState()
         at = positions(state.length, x, cu_seqlens)
         q, k, v = (proj(x).unflatten(-1, (c.n_heads, -1)) for proj in (self.q_proj, self.k_proj, self.v_proj))
-        q, k = rotate(q, at, c.rope_theta), rotate(k, at, c.rope_theta) * c.d_k**-0.5
-        heads = torch.arange(c.n_heads, dtype=torch.float32, device=x.device)
-        log_alpha = torch.log1p(-torch.exp2(-5 - heads))
-        o, S = linear_attention(q, k, v, log_alpha, state.S, cu_seqlens=cu_seqlens)
+        q, k = rotate(q, k, at, c.rope_theta)
+        o, S = linear_attention(q, k * c.d_k**-0.5, v, self.log_alpha(x), state.S, cu_seqlens=cu_seqlens)
         y = self.out_proj(self.out_norm(o, self.gate_proj(x).view_as(o)).flatten(2))
         return y, RetNetState(S, advance(state.length, x, cu_seqlens)) if keep_state else None
+
+    def log_alpha(self, x: Tensor) -> Tensor:
+        """[H], where x is, in float32 at least."""
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        heads = torch.arange(self.config.n_heads, dtype=dtype, device=x.device)
+        return torch.log1p(-torch.exp2(-5 - heads))

@@ -23,11 +23,18 @@ def advance(length: Tensor | None, x: Tensor, cu_seqlens: Tensor | None) -> Tens
     return new if length is None else length + new
 
 
-def rotate(x: Tensor, positions: Tensor, theta: float) -> Tensor:
-    """Turn the pair (x_i, x_{i + d/2}) of each head by position · theta^(−2i/d). x: [B, L, H, d], positions: [B, L]."""
-    d = x.shape[-1]
-    speed = theta ** (-torch.arange(0, d, 2, dtype=torch.float32, device=x.device) / d)
+def rotate(q: Tensor, k: Tensor, positions: Tensor, theta: float) -> tuple[Tensor, Tensor]:
+    """Turn the pair (x_i, x_{i + d/2}) of each head by position · theta^(−2i/d).
+
+    q, k: [B, L, H, d], of any two numbers of heads H. positions: [B, L].
+    """
+    d, dtype = q.shape[-1], torch.promote_types(q.dtype, torch.float32)
+    speed = theta ** (-torch.arange(0, d, 2, dtype=dtype, device=q.device) / d)
     angle = positions[..., None, None] * speed  # [B, L, 1, d / 2]
     cos, sin = angle.cos(), angle.sin()
-    a, b = x.to(torch.promote_types(x.dtype, torch.float32)).chunk(2, -1)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
+
+    def turned(x: Tensor) -> Tensor:
+        a, b = x.to(dtype).chunk(2, -1)
+        return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
+
+    return turned(q), turned(k)

@@ -15,11 +15,13 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from gated_deltanet.data.tokenizer import find_end_of_text
+from gated_deltanet.data.tokenizer import beginning_documents
 from gated_deltanet.layers.decay import Decay
 
+from . import hugging_face
 from .config import ModelConfig, field_names
 from .model import CausalLM
+from .presets import PRESETS
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 MODEL_TYPE, ARCHITECTURE, PREFIX = "gdn", "GdnForCausalLM", "model."
@@ -32,24 +34,10 @@ def save(model: CausalLM, folder: str | Path, tokenizer: Tokenizer | None = None
     tensors = {PREFIX + name: x.detach().contiguous() for name, x in model.state_dict().items()}
     write(folder / WEIGHTS, lambda file: save_file(tensors, file, metadata={"format": "pt"}))
     if tokenizer is not None:
-        write(folder / TOKENIZER, lambda file: tokenizer.save(str(file)))
-        for name, values in for_hugging_face(tokenizer).items():
+        write(folder / TOKENIZER, lambda file: beginning_documents(tokenizer).save(str(file)))
+        for name, values in hugging_face.files(tokenizer).items():
             write_json(folder / name, values)
     write_json(folder / CONFIG, to_json(model.config))
-
-
-def for_hugging_face(tokenizer: Tokenizer) -> dict[str, dict[str, Any]]:
-    """Files that its AutoTokenizer and generate() read beside ours: where a text ends, and the side to pad on."""
-    settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "padding_side": "left"}
-    settings["split_special_tokens"] = True  # written out in a text they are text
-    end = find_end_of_text(tokenizer)
-    if end is None:
-        return {"tokenizer_config.json": settings}
-    roles = ("bos_token", "eos_token", "pad_token")
-    return {
-        "tokenizer_config.json": settings | dict.fromkeys(roles, tokenizer.id_to_token(end)),
-        "generation_config.json": {f"{role}_id": end for role in roles},
-    }
 
 
 def load(folder: str | Path) -> CausalLM:
@@ -70,7 +58,7 @@ def load_config(folder: str | Path) -> ModelConfig:
     """Of a model's folder. Fields that are not ours are Hugging Face's, and are passed over."""
     file = Path(folder) / CONFIG
     if not file.exists():
-        raise FileNotFoundError(f"no {CONFIG} in {folder}, expected the folder of a saved model")
+        raise not_saved(folder)
     try:
         values = json.loads(file.read_text())
     except ValueError as error:
@@ -82,6 +70,16 @@ def load_config(folder: str | Path) -> ModelConfig:
     if missing := [name for name in ours if name not in values]:
         raise ValueError(f"{file}: {', '.join(missing)} is missing, expected all of {', '.join(ours)}")
     return ModelConfig.from_dict({name: values[name] for name in ours})
+
+
+def not_saved(folder: str | Path) -> FileNotFoundError:
+    """What is wrong with a folder that holds no config."""
+    if Path(folder).is_dir():
+        return FileNotFoundError(f"no {CONFIG} in {folder}, expected the folder of a saved model")
+    if str(folder) in PRESETS:
+        how = f"expected the folder of a saved model, as `gdn train {folder}` makes one"
+        return FileNotFoundError(f"{folder} is a preset, and there is no folder of this name: {how}")
+    return FileNotFoundError(f"there is no folder {folder}, expected that of a saved model")
 
 
 def to_json(config: ModelConfig) -> dict[str, Any]:

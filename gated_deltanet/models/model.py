@@ -88,10 +88,19 @@ class CausalLM(nn.Module):
     def _check(self, tokens: Tensor, state: State | None) -> None:
         if tokens.ndim != 2 or tokens.dtype not in (torch.int64, torch.int32):
             raise ValueError(f"tokens is {tokens.dtype} {list(tokens.shape)}, expected int64 [B, L]")
-        if state is not None and len(state) != len(self.layers):
-            raise ValueError(f"state is of {len(state)} layers, expected {len(self.layers)}")
+        if state is not None:
+            self._check_state(state)
         if values_are_cheap(tokens) and tokens.numel():
             low, high = (int(x) for x in tokens.aminmax())
             if low < 0 or high >= self.config.vocab_size:
                 found = low if low < 0 else high
                 raise ValueError(f"tokens holds {found}, expected 0 to {self.config.vocab_size - 1}")
+
+    def _check_state(self, state: State) -> None:
+        if len(state) != len(self.layers):
+            raise ValueError(f"state is of {len(state)} layers, expected {len(self.layers)}")
+        mixers: list[Any] = [block.mixer for block in self.layers]
+        for i, (layer, mixer) in enumerate(zip(state, mixers, strict=True)):
+            if layer is not None and not isinstance(layer, mixer.State):
+                found = f"state is a {type(layer).__name__} in layer {i}"
+                raise ValueError(f"{found}, expected a {mixer.State.__name__}: is it another model's?")

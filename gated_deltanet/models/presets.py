@@ -47,6 +47,7 @@ SIZES = {
 
 def gdn(d_model: int, size: Size) -> GatedDeltaNet:
     """Keys of ¾ d_model and values of 1½ d_model in all (official code): the layer has 6 d_model² parameters."""
+    # there b_proj has a bias, n_heads parameters more; ours has none, as in flash-linear-attention
     d_k = 3 * d_model // 4 // size.gdn_heads
     return GatedDeltaNet(size.gdn_heads, d_k, 2 * d_k)
 

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from gated_deltanet.layers.fields import check_positive, check_sizes
 
+LARGEST_SEED = 2**63 - 1  # row i draws with seed + i, and torch takes 64 bits
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -20,7 +22,7 @@ class Sampling:
     min_p: float = 0.0  # only tokens at least this times as probable as the most probable one
     seed: int = 0
     max_tokens: int = 128
-    stop: tuple[str, ...] = ()  # the text ends before any of these
+    stop: tuple[str, ...] = ()  # the text ends before any of these; a list becomes a tuple
 
     def __post_init__(self):
         check_positive(self, "repetition_penalty")
@@ -29,6 +31,10 @@ class Sampling:
         check_positive(self, "top_p", most=1)
         check_range(self, "min_p", 1)
         check_sizes(self, "seed", least=0)
+        if self.seed > LARGEST_SEED:
+            raise ValueError(f"Sampling: seed is {self.seed}, expected at most {LARGEST_SEED}")
+        if isinstance(self.stop, list):
+            object.__setattr__(self, "stop", tuple(self.stop))
         if not isinstance(self.stop, tuple) or not all(isinstance(s, str) and s for s in self.stop):
             raise ValueError(f"Sampling: stop is {self.stop!r}, expected a tuple of strings that are not empty")
 

@@ -1,6 +1,6 @@
 """A model in use: the tokens it has read so far, as a state that can be kept, copied, taken back and stored."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from . import session_file
+from .fingerprint import Fingerprint
 from .model import CausalLM, State
 from .state import tensors
 
@@ -49,6 +50,7 @@ class Session:
         self.model, self.keep = model, keep
         self._now: Point = Point()
         self._past: tuple[Append, ...] = ()
+        self._fingerprint = Fingerprint()
 
     @property
     def length(self) -> int:
@@ -70,17 +72,19 @@ class Session:
         storages = [x.untyped_storage() for x in tensors([self._now[1:], *kept])]
         return sum({x.data_ptr(): x.nbytes() for x in storages}.values())
 
-    def append(self, tokens: Tensor) -> Tensor:
+    def append(self, tokens: Tensor | Sequence[int]) -> Tensor:
         """Read tokens, [L] or [N, L], and return the logits of each one's successor, [L, vocab_size] or [N, L, …]."""
+        tokens = torch.as_tensor(tokens)
         with torch.inference_mode():
             x = self._run(self._rows(tokens))
             return self.model.logits(x).view(*tokens.shape, -1)
 
-    def read(self, tokens: Tensor) -> Tensor:
+    def read(self, tokens: Tensor | Sequence[int]) -> Tensor:
         """As `append`, but only the last token's logits, [vocab_size] or [N, …]: for a document of any length.
 
         It is appended in pieces of 4096 tokens, so that the memory needed does not grow with it.
         """
+        tokens = torch.as_tensor(tokens)
         with self._all_or_nothing():
             for piece in self._rows(tokens).split(PIECE, 1):
                 self._run(piece)
@@ -99,6 +103,7 @@ class Session:
         """A session that goes on from here by itself. Nothing is copied: states are never changed."""
         other = Session(self.model, self.keep)
         other.restore(self.snapshot())
+        other._fingerprint = self._fingerprint
         return other
 
     def rollback(self, n: int) -> None:
@@ -124,11 +129,11 @@ class Session:
         length, state, x = self._now
         if state is None or x is None:
             raise ValueError("save: the session is empty, expected at least one token")
-        session_file.save(file, self.model, length, state, x)
+        session_file.save(file, self._fingerprint.of(self.model), length, state, x)
 
     def load(self, file: str | Path) -> None:
         """Go on from a saved session of the same model: config and weights. A file that is refused changes nothing."""
-        self._now, self._past = Point(*session_file.load(file, self.model)), ()
+        self._now, self._past = Point(*session_file.load(file, self.model, self._fingerprint.of(self.model))), ()
 
     def _rows(self, tokens: Tensor) -> Tensor:
         """[N, L], checked against what was read before. The model checks the rest."""

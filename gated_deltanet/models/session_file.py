@@ -1,7 +1,5 @@
 """A session's state as a safetensors file that knows which model it is of."""
 
-import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,28 +10,29 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from .checkpoint import write
+from .fingerprint import digest
 from .model import CausalLM, State
 
 FORMAT, VERSION = "gated_deltanet session", "1"
 
 
-def save(file: str | Path, model: CausalLM, length: int, state: State, x: Tensor) -> None:
-    """A session's `Point`. The file appears under its name when it is whole."""
+def save(file: str | Path, model: str, length: int, state: State, x: Tensor) -> None:
+    """A session's `Point`. model: its fingerprint. The file appears under its name when it is whole."""
     named = {"x": x} | named_tensors(state)
     named = {name: x.detach().cpu().contiguous() for name, x in named.items()}
-    header = {"format": FORMAT, "version": VERSION, "model": fingerprint(model), "length": str(length)}
+    header = {"format": FORMAT, "version": VERSION, "model": model, "length": str(length)}
     header["digest"] = digest(named, header)
     write(Path(file), lambda unfinished: save_file(named, unfinished, metadata=header))
 
 
-def load(file: str | Path, model: CausalLM) -> tuple[int, State, Tensor]:
-    """The `Point`, on the model's device."""
+def load(file: str | Path, model: CausalLM, fingerprint: str) -> tuple[int, State, Tensor]:
+    """The `Point`, on the model's device. fingerprint: the model's."""
     header, named = read(file)
     if header.get("format") != FORMAT:
         raise ValueError(f"{file}: format is {header.get('format')!r}, expected {FORMAT!r}")
     if header.get("version") != VERSION:
         raise ValueError(f"{file}: version is {header.get('version')!r}, expected {VERSION!r}")
-    if header.get("model") != fingerprint(model):
+    if header.get("model") != fingerprint:
         raise ValueError(f"{file} is of another model, expected one of the same config and weights")
     if header.pop("digest", None) != digest(named, header):
         raise ValueError(f"{file} is damaged, expected what its digest says")
@@ -50,20 +49,6 @@ def read(file: str | Path) -> tuple[dict[str, str], dict[str, Tensor]]:
             return opened.metadata() or {}, {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(f"{file} is not a whole safetensors file: {error}") from error
-
-
-def fingerprint(model: CausalLM) -> str:
-    """Of config and weights: models that agree in it make the same state of the same tokens."""
-    return digest(model.state_dict(), model.config.to_dict())
-
-
-def digest(named: Mapping[str, Tensor], header: Mapping[str, Any]) -> str:
-    """SHA-256 of names, dtypes, shapes, values and a header that JSON can hold."""
-    sha = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
-    for name, x in sorted(named.items()):
-        sha.update(f"{name} {x.dtype} {list(x.shape)}".encode())
-        sha.update(x.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return sha.hexdigest()
 
 
 def named_tensors(state: Any, name: str = "layers") -> dict[str, Tensor]:

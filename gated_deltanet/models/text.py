@@ -29,8 +29,9 @@ class TextStream:
         missing = min(LONGEST, len(text) - len(text.rstrip(UNKNOWN)))
         new, self.given = text[self.given : len(text) - missing], max(self.given, len(text) - missing)
         if not missing:
-            self.window, self.known = self.window[self.known :], len(self.window) - self.known
-            self.given = len(self._text())
+            self._forget(len(self.window), 0)
+        elif len(self.window) > self.known + 2 * LONGEST and self._is_boundary(len(self.window) - LONGEST, text):
+            self._forget(len(self.window) - LONGEST, missing)
         return self._before_stop(new)
 
     def finish(self) -> str:
@@ -40,6 +41,15 @@ class TextStream:
 
     def _text(self) -> str:
         return self.tokenizer.decode(self.window)
+
+    def _is_boundary(self, at: int, text: str) -> bool:
+        """Whether no character reaches across. Bytes that are no UTF-8 would else keep the window open for ever."""
+        return self.tokenizer.decode(self.window[:at]) + self.tokenizer.decode(self.window[at:]) == text
+
+    def _forget(self, known: int, missing: int) -> None:
+        """The context, in favour of the tokens that follow it up to `known`; missing: characters not passed on."""
+        self.window, self.known = self.window[self.known :], known - self.known
+        self.given = len(self._text()) - missing
 
     def _before_stop(self, new: str) -> str:
         if self.stopped:

@@ -1,8 +1,7 @@
 import pytest
 import torch
 
-from gated_deltanet import ops
-from gated_deltanet.bench import accuracy, forms
+from gated_deltanet.bench import accuracy
 from gated_deltanet.bench.cases import every_op
 
 
@@ -27,9 +26,3 @@ def test_every_op_and_form_is_measured_and_within_reach():
 def test_cases_are_the_same_every_time():
     for a, b in zip(every_op(L=9), every_op(L=9), strict=True):
         assert all(x is None or torch.equal(x, b.inputs[n]) for n, x in a.inputs.items())
-
-
-def test_forms_are_measured_side_by_side():
-    rows = forms.measure(L=8, H=1, d=4, rounds=1)
-    assert [row["form"] for row in rows] == ops.usable("gated_delta_rule")
-    assert all(row["forward_us"] > 0 and row["output_error"] < 1e-6 for row in rows)

@@ -6,6 +6,7 @@ import torch
 
 from gated_deltanet import CausalLM, cli, get_preset, save
 from gated_deltanet.data.tokenizer import byte_tokenizer
+from gated_deltanet.models.session import Session
 
 
 @pytest.fixture(scope="module")
@@ -71,10 +72,14 @@ def test_stop_string_ends_the_completion(generated):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["nowhere", "--prompt", "a"], "no config.json in"),
+        (["nowhere", "--prompt", "a"], "there is no folder"),
+        ([".", "--prompt", "a"], "no config.json in"),
         (["mute", "--prompt", "a"], "no tokenizer.json in"),
         (["nano", "--prompt", "\udcff"], "the prompt holds bytes that are no UTF-8"),
-        (["nano", "--prompt", "a", "--top-p", "1.5"], "top_p is 1.5, expected more than 0 and at most 1"),
+        (["nano", "--prompt", "a", "--top-p", "1.5"], "error: --top-p is 1.5, expected more than 0 and at most 1"),
+        (["nano", "--prompt", "a", "--max-tokens", "0"], "error: --max-tokens is 0, expected a whole number"),
+        (["nano", "--prompt", "a", "--seed", str(2**64)], "error: --seed is 18446744073709551616, expected at most"),
+        (["nano", "--prompt", "a", "--device", "abacus"], "error: --device is 'abacus', expected one that torch can"),
         (["nano", "--prompt", "a", "--state", "none"], "there is no file none, expected a saved session"),
         (["nano", "--prompt", "a", "--save-state", "nowhere/a"], "--save-state is nowhere/a, expected a file"),
     ],
@@ -106,3 +111,48 @@ def test_state_of_another_model_is_refused(folder, generated, tmp_path, capsys):
 def test_an_empty_prompt_begins_a_document(folder, capsys):
     assert cli.main(["generate", str(folder / "nano"), "--prompt", "", "--max-tokens", "3", "--json"]) is None
     assert json.loads(capsys.readouterr().out)["tokens"] == 3
+
+
+def test_prompt_begins_a_document_and_a_state_goes_on_within_it(generated, tmp_path, monkeypatch):
+    read, rows = Session.read, []
+    monkeypatch.setattr(Session, "read", lambda self, tokens: rows.append(tokens.tolist()[0]) or read(self, tokens))
+    generated("--prompt", "ab", "--max-tokens", "1", "--save-state", str(tmp_path / "a"))
+    generated("--prompt", "ab", "--max-tokens", "1", "--state", str(tmp_path / "a"))
+    assert [row for row in rows if len(row) > 1] == [[256, 97, 98], [97, 98]]
+
+
+def interrupt(monkeypatch, after):
+    """Ctrl-C while the model reads for the (after + 1)th time, of which the first is the prompt."""
+    run, calls = Session._run, []
+
+    def interrupted(self, rows):
+        calls.append(rows)
+        if len(calls) == after + 1:
+            raise KeyboardInterrupt
+        return run(self, rows)
+
+    monkeypatch.setattr(Session, "_run", interrupted)
+
+
+def test_interruption_ends_the_completion_and_nothing_is_lost(folder, generated, tmp_path, monkeypatch, capsys):
+    args = ["generate", str(folder / "nano"), "--prompt", "def f(", "--temperature", "0"]
+    whole = generated(*args[2:], "--max-tokens", "12")["completion"]
+    with monkeypatch.context() as context:
+        interrupt(context, after=6)
+        assert cli.main([*args, "--save-state", str(tmp_path / "a")]) == 130
+    out, err = capsys.readouterr()
+    assert out == whole[:5] + "\n"
+    assert err.startswith("5 tokens, ")
+    assert err.endswith("tokens/s (interrupted)\n")
+    rest = generated("--prompt", "", "--temperature", "0", "--max-tokens", "7", "--state", str(tmp_path / "a"))
+    assert out[:-1] + rest["completion"] == whole
+    interrupt(monkeypatch, after=1)
+    assert cli.main([*args, "--json"]) == 130
+    document = json.loads(capsys.readouterr().out)
+    assert (document["tokens"], document["stop_reason"]) == (0, "interrupted")
+
+
+def test_interruption_before_anything_was_read_is_quiet(folder, monkeypatch, capsys):
+    interrupt(monkeypatch, after=0)
+    assert cli.main(["generate", str(folder / "nano"), "--prompt", "a", "--json"]) == 130
+    assert capsys.readouterr() == ("", "")

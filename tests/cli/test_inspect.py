@@ -41,18 +41,20 @@ def test_page_is_one_file_with_the_text_as_data_only(checkpoint, tmp_path, capsy
     assert "&lt;script&gt;alert(2)" in page
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|\bsrc=|@import|url\(", page)
     data = data_of(page)
-    assert "".join(data["tokens"]) == TEXT
+    assert data["tokens"][0] == "<|endoftext|>"
+    assert "".join(data["tokens"][1:]) == TEXT
     assert data["checkpoint"] == checkpoint
-    assert len(data["tokens"]) == len(data["surprise"]) == len(TEXT.encode())
+    assert len(data["tokens"]) == len(data["surprise"]) == 1 + len(TEXT.encode())
 
 
 def test_json_holds_the_numbers_by_layer_head_and_token(checkpoint, capsys):
-    cli.main(["inspect", checkpoint, "--text", "abcde", "--json"])
+    cli.main(["inspect", checkpoint, "--text", "abcd", "--json"])
     document = json.loads(capsys.readouterr().out)
     gdn, attention = document["layers"][:2]
     assert [np.shape(gdn[name]) for name in ("alpha", "beta", "memory", "norm", "rank")] == [(3, 5)] * 5
     assert attention == {"mixer": "Attention", "alpha": None, "beta": None, "memory": None, "norm": None, "rank": None}
-    assert document["surprise"][0] is None
+    assert document["tokens"] == ["<|endoftext|>", *"abcd"]
+    assert [x is None for x in document["surprise"]] == [True, False, False, False, False]
     assert document["state_at"] == [0, 1, 2, 3, 4]
 
 
@@ -67,18 +69,18 @@ def test_packed_numbers_are_within_a_step():
 def test_text_comes_from_a_file_or_standard_input(checkpoint, tmp_path, capsys, monkeypatch):
     (tmp_path / "text").write_text("from a file\n")
     cli.main(["inspect", checkpoint, "--file", str(tmp_path / "text"), "--json"])
-    assert "".join(json.loads(capsys.readouterr().out)["tokens"]) == "from a file\n"
+    assert "".join(json.loads(capsys.readouterr().out)["tokens"][1:]) == "from a file\n"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("piped ü".encode())))
     cli.main(["inspect", checkpoint, "--json"])
-    assert "".join(json.loads(capsys.readouterr().out)["tokens"]) == "piped ü"
+    assert "".join(json.loads(capsys.readouterr().out)["tokens"][1:]) == "piped ü"
 
 
 def test_long_text_is_cut_and_says_so(checkpoint, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("gated_deltanet.cli.inspection.LONGEST", 10)
     cli.main(["inspect", checkpoint, "--text", "0123456789 and more", "--out", str(tmp_path / "page.html")])
-    assert "has 19 tokens, the first 10 are read" in capsys.readouterr().err
+    assert "20 tokens, of which the first 10 are read" in capsys.readouterr().err
     data = data_of((tmp_path / "page.html").read_text(encoding="utf-8"))
-    assert (len(data["tokens"]), data["n_tokens"]) == (10, 19)
+    assert (len(data["tokens"]), data["n_tokens"]) == (10, 20)
 
 
 def test_model_without_gates_has_a_page_with_its_surprise(tmp_path):
@@ -103,7 +105,8 @@ def test_png_is_drawn(preset, text, tmp_path):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["{no}", "--text", "a"], "no config.json"),
+        (["{no}", "--text", "a"], "there is no folder"),
+        (["{model}", "--text", "a", "--device", "abacus"], "--device is 'abacus'"),
         (["{bare}", "--text", "a"], "no tokenizer.json"),
         (["{model}", "--text", ""], "the text is empty"),
         (["{model}", "--text", "a", "--file", "b"], "exclude each other"),

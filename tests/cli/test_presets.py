@@ -27,3 +27,13 @@ def test_table_of_one_size_names_each_architecture(capsys):
 def test_unknown_size_is_an_error_with_the_nearest_names(size, nearest, capsys):
     assert cli.main(["presets", "--size", size]) == 2
     assert nearest in capsys.readouterr().err
+
+
+def test_numbers_end_where_their_column_does_and_sizes_are_apart(capsys):
+    cli.main(["presets"])
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    head, *rows = [line for line in lines if line.startswith(" ")]
+    assert {len(row) for row in rows} == {len(head)}
+    assert "" in lines[lines.index(rows[0]) : lines.index(rows[-1])]
+    groups = "\n".join(lines).split("\n\n")
+    assert any("gdn-tiny" in group and "mamba-tiny" in group and "gdn-nano" not in group for group in groups)

@@ -37,7 +37,7 @@ def test_folder_of_a_model_holds_a_tokenizer_for_transformers(tmp_path):
     torch.manual_seed(0)
     save(CausalLM(get_preset("gdn-nano")), tmp_path, BYTES)
     theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
-    assert theirs.encode("Größe\n") == list("Größe\n".encode())
+    assert theirs.encode("Größe\n") == tokenizer.prompt_ids(BYTES, "Größe\n") == [256, *"Größe\n".encode()]
     assert theirs.decode(list("Größe\n".encode())) == "Größe\n"
 
 

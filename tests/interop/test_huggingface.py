@@ -13,7 +13,8 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from gated_deltanet import CausalLM, ModelConfig, get_preset, load, save
-from gated_deltanet.data.tokenizer import byte_tokenizer
+from gated_deltanet.data.tokenizer import byte_tokenizer, fingerprint, prompt_ids
+from gated_deltanet.data.tokenizer import load as load_tokenizer
 from gated_deltanet.layers import GatedDeltaNet
 from gated_deltanet.models.presets import MIXERS
 from gated_deltanet.models.state import tensors
@@ -214,6 +215,9 @@ def test_loss_is_that_of_transformers(side, items):
     training = hf(**batch, labels=labels, num_items_in_batch=items)
     torch.testing.assert_close(training.loss, out.loss)
     assert training.logits is None
+    asked = hf(**batch, labels=labels, num_items_in_batch=items, logits_to_keep=0)
+    torch.testing.assert_close(asked.logits, out.logits)
+    torch.testing.assert_close(asked.loss, out.loss)
     assert training.past_key_values is None
 
 
@@ -256,8 +260,9 @@ def test_folder_holds_a_tokenizer_auto_tokenizer_reads(tmp_path):
     assert {file.name for file in tmp_path.iterdir()} == names
     text = "né <|endoftext|>  x\n"
     again = AutoTokenizer.from_pretrained(tmp_path)
-    assert again(text)["input_ids"] == byte_tokenizer().encode(text).ids == list(text.encode())
-    assert again.decode(again(text)["input_ids"]) == text
+    assert again(text)["input_ids"] == prompt_ids(byte_tokenizer(), text) == [256, *text.encode()]
+    assert again(text, add_special_tokens=False)["input_ids"] == list(text.encode())
+    assert again.decode(again(text)["input_ids"], skip_special_tokens=True) == text
     assert (again.eos_token_id, again.pad_token_id, again.padding_side) == (256, 256, "left")
     model = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert model.generation_config.eos_token_id == 256
@@ -444,4 +449,56 @@ def test_our_folder_tells_auto_tokenizer_and_generate_where_a_text_ends(tmp_path
     model = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert tokenizer.eos_token_id == tokenizer.pad_token_id == model.generation_config.eos_token_id == 256
     assert tokenizer.padding_side == "left"
-    assert tokenizer("<|endoftext|>").input_ids == list(b"<|endoftext|>")
+    assert tokenizer("<|endoftext|>").input_ids == [256, *b"<|endoftext|>"]
+    ours = load_tokenizer(tmp_path)
+    assert fingerprint(ours) == fingerprint(byte_tokenizer())
+    assert ours.encode("ab").ids == [97, 98]
+
+
+@pytest.mark.parametrize("end", ["</s>", "<eos>"])
+def test_end_of_text_may_have_another_name(end):
+    words = Tokenizer(WordLevel({"a": 0, "b": 1, end: 2}, "a"))
+    tokenizer, hf = to_fast_tokenizer(words), to_huggingface(CausalLM(SMALL), words)
+    assert (tokenizer.eos_token, tokenizer.pad_token_id, hf.generation_config.eos_token_id) == (end, 2, 2)
+    assert tokenizer("b").input_ids == [2, 1]
+
+
+def test_stop_strings_end_a_generation():
+    hf, tokenizer = to_huggingface(nano("gdn"), byte_tokenizer()), to_fast_tokenizer(byte_tokenizer())
+    prompt = tokenizer("def f(", return_tensors="pt")
+    text = tokenizer.decode(generate(hf, dict(prompt))[0, 7:])
+    stop = next(c for c in text if c != "\N{REPLACEMENT CHARACTER}")
+    stopped = generate(hf, dict(prompt), stop_strings=[stop], tokenizer=tokenizer)
+    assert tokenizer.decode(stopped[0, 7:]) == text[: text.index(stop) + 1]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_hidden_states_are_what_each_layer_and_the_head_read(side):
+    model, documents = nano("gdn-h1"), [tokens(9), tokens(20)]
+    hf, batch = to_huggingface(model), padded(documents, side)
+    states = hf(**batch, output_hidden_states=True).hidden_states
+    assert len(states) == model.config.n_layers + 1
+    for i, document in enumerate(documents):
+        at, x = batch["attention_mask"][i].bool(), model.embedding(document[None])
+        assert relative_error(states[0][i][at], x[0]) < 1e-6
+        assert relative_error(states[1][i][at], model.layers[0](x)[0][0]) < 1e-5
+        assert relative_error(states[-1][i][at], model.hidden(document[None])[0][0]) < 1e-5
+    assert hf(**batch).hidden_states is None
+    assert not any(layer._forward_pre_hooks for layer in model.layers)
+
+
+@torch.no_grad()
+def test_what_others_pass_along_is_taken_or_refused():
+    hf, batch = to_huggingface(nano("gdn")), padded([tokens(9), tokens(20)], "left")
+    positions = (batch["attention_mask"].cumsum(1) - 1).clamp(min=0)
+    passed = {"position_ids": positions, "output_attentions": False, "cache_position": torch.arange(20), "new": 3}
+    assert torch.equal(hf(**batch, **passed).logits, hf(**batch).logits)
+    with pytest.raises(ValueError, match=r"position_ids begin anew .* expected one document a row"):
+        hf(tokens(1, 6), position_ids=torch.tensor([[0, 1, 2, 0, 1, 2]]))
+    with pytest.raises(ValueError, match=r"inputs_embeds is \[1, 2, 96\], expected input_ids"):
+        hf(inputs_embeds=torch.zeros(1, 2, 96))
+    with pytest.raises(ValueError, match="output_attentions is True, expected False"):
+        hf(**batch, output_attentions=True)
+    with pytest.raises(ValueError, match="input_ids is None"):
+        hf()

@@ -117,5 +117,13 @@ def test_spoiled_checkpoint_is_refused_with_the_reason(spoil, message, tmp_path)
 
 
 def test_missing_folder_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no config\.json in .*nowhere"):
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere, expected that of a saved model"):
         load(tmp_path / "nowhere")
+
+
+def test_preset_without_a_folder_says_how_to_get_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"gdn-nano is a preset, .* as `gdn train gdn-nano` makes one"):
+        load("gdn-nano")
+    save(CausalLM(SMALL), "gdn-nano")
+    assert load("gdn-nano").config == SMALL

@@ -8,6 +8,7 @@ from budget import relative_error
 
 from gated_deltanet import CausalLM, ModelConfig, get_preset
 from gated_deltanet.layers import Attention, GatedDeltaNet
+from gated_deltanet.layers.retnet import RetNetState
 from gated_deltanet.models.padding import last, pack, unpack
 from gated_deltanet.models.presets import MIXERS
 from gated_deltanet.models.state import map_state, tensors
@@ -126,6 +127,10 @@ def test_the_state_stays_as_small_as_it_is(model):
         (lambda model: model(torch.full((1, 5), 50)), "tokens holds 50, expected 0 to 49"),
         (lambda model: model(torch.full((1, 5), -1)), "tokens holds -1, expected 0 to 49"),
         (lambda model: model(torch.zeros(1, 5, dtype=torch.int64), (None,)), "state is of 1 layers, expected 2"),
+        (
+            lambda model: model(torch.zeros(1, 5, dtype=torch.int64), (None, RetNetState())),
+            "state is a RetNetState in layer 1, expected a GatedDeltaNetState: is it another model's?",
+        ),
         (lambda model: pack(torch.zeros(2, 3), torch.zeros(3, 2)), r"mask is \[3, 2\], expected \[2, 3\]"),
         (lambda model: unpack(torch.zeros(1, 3), torch.ones(2, 2)), r"row is \[1, 3\], expected .* T = 4"),
         (lambda model: last(torch.zeros(1, 3), torch.tensor([0, 3, 3])), "expected at least one token"),

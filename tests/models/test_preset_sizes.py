@@ -13,8 +13,8 @@ OTHERS = {"linear-attention", "longhorn", "gdn-swa-mamba2", "gdn-mamba2-swa", "m
 
 def test_every_architecture_has_every_size():
     assert set(MIXERS) == OF_THE_ISSUE | OTHERS
-    official = {"gdn-official-0.4b", "gdn-h1-official-0.4b"}
-    assert set(PRESETS) == {f"{name}-{size}" for name in MIXERS for size in SIZES} | official
+    others = {"gdn-official-0.4b", "gdn-h1-official-0.4b", "gdn-demo"}
+    assert set(PRESETS) == {f"{name}-{size}" for name in MIXERS for size in SIZES} | others
 
 
 @pytest.mark.parametrize(

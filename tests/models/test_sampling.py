@@ -111,6 +111,10 @@ def test_bfloat16_logits_and_those_that_are_minus_infinity():
         draw(torch.full((1, 3), torch.nan), Sampling(), generators(1), None)
 
 
+def test_list_of_stop_strings_is_as_good_as_a_tuple():
+    assert Sampling(stop=["a", "b"]) == Sampling(stop=("a", "b"))
+
+
 @pytest.mark.parametrize(
     ("option", "expected"),
     [
@@ -123,6 +127,7 @@ def test_bfloat16_logits_and_those_that_are_minus_infinity():
         ({"min_p": float("nan")}, "min_p is nan, expected at least 0 and at most 1"),
         ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0, expected more than 0"),
         ({"seed": -1}, "seed is -1, expected a whole number, at least 0"),
+        ({"seed": 2**63}, "seed is 9223372036854775808, expected at most 9223372036854775807"),
         ({"max_tokens": 0}, "max_tokens is 0, expected a whole number, at least 1"),
         ({"stop": "\n"}, r"stop is '\\n', expected a tuple of strings"),
         ({"stop": ("a", "")}, r"stop is \('a', ''\), expected a tuple of strings that are not empty"),

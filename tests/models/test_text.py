@@ -40,6 +40,19 @@ def test_pieces_of_any_bytes_make_the_whole_text(tokens):
     assert "".join(pieces(tokens)) == BYTES.decode(tokens)
 
 
+@given(st.lists(st.sampled_from([0x61, 0x80, 0x82, 0xC3, 0xE2, 0xF0, 0xFF]), max_size=60))
+def test_pieces_of_bytes_that_are_no_text_make_the_whole_text(tokens):
+    assert "".join(pieces(tokens)) == BYTES.decode(tokens)
+
+
+@pytest.mark.parametrize("token", [0xFF, 0x80, 0xE2])
+def test_work_is_linear_in_bytes_that_are_no_text(token):
+    stream = TextStream(BYTES)
+    for _ in range(200):
+        stream.push(token)
+        assert len(stream.window) < 20
+
+
 @given(st.text("abä", max_size=20), STOPS)
 def test_text_ends_before_the_first_stop_string(text, stop):
     assert "".join(pieces(text.encode(), stop=stop)) == before_stop(text, stop)

@@ -1,5 +1,6 @@
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -9,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gated_deltanet.ops.attention import BACKENDS, KVCache, attention, attention_step_, sdpa
+from gated_deltanet.ops.attention import BACKENDS, KVCache, attention_step_, sdpa
+from gated_deltanet.ops.attention import attention as attention_op
 from gated_deltanet.ops.attention.sdpa import BLOCK
 
+attention: Any = attention_op  # whose cache is None only where keep_cache is False
 ROW = (0, 0, 5, 5, 33, 50, 50)  # ends of packed sequences, empty ones first, inside and last
 
 
@@ -161,6 +164,24 @@ def test_step_with_unequal_lengths_is_each_sequence_alone(window):
         assert relative_error(o, expected[:, t]) < 1e-6
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("window", [None, 1, 4, 70])
+def test_tokens_one_by_one_equal_the_block_form_and_leave_the_given_cache(window):
+    """Lengths from 0 on, and past the room of a copy: 64 slots."""
+    rows, tokens = random_inputs(B=1, L=50, N=6), random_inputs(B=6, L=70, seed=1)
+    _, cache = attention(**rows, window=window, cu_seqlens=torch.tensor(ROW))
+    expected, whole = attention(**tokens, cache=cache, window=window)
+    for t in range(70):
+        given, before = cache, [x.clone() for x in cache]
+        o, cache = attention(*(x[:, t : t + 1] for x in tokens.values()), given, window=window)
+        assert relative_error(o, expected[:, t : t + 1]) < 1e-5
+        assert all(map(torch.equal, given, before))
+    assert torch.equal(cache.length, whole.length)
+    for ring, full in zip(cache[:2], whole[:2], strict=True):
+        slots = min(ring.shape[1], full.shape[1])
+        assert torch.equal(ring[:, :slots], full[:, :slots])
+
+
 def test_step_refuses_gradients():
     q, k, v = (x[:, 0] for x in random_inputs(L=1).values())
     cache = KVCache(k.new_zeros(2, 4, 2, 8), v.new_zeros(2, 4, 2, 12), torch.zeros(2, dtype=torch.int64))
@@ -236,4 +257,6 @@ def test_no_cache_is_kept_if_nobody_wants_it():
     q, k, v = (torch.randn(2, 9, H, 4) for H in (4, 2, 2))
     o, cache = attention(q, k, v, window=3)
     without, nothing = attention(q, k, v, window=3, keep_cache=False)
-    assert torch.equal(o, without) and cache is not None and nothing is None
+    assert torch.equal(o, without)
+    assert cache is not None
+    assert nothing is None

@@ -4,7 +4,8 @@ import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from gated_deltanet.data.tokenizer import END_OF_TEXT
+from gated_deltanet.data.tokenizer import beginning_documents
+from gated_deltanet.models.hugging_face import generation_settings, tokenizer_settings
 from gated_deltanet.models.model import CausalLM
 
 from .config import GdnConfig
@@ -18,8 +19,7 @@ def to_huggingface(model: CausalLM, tokenizer: Tokenizer | None = None) -> GdnFo
     wrapped.model = model
     wrapped.train(model.training)
     if tokenizer is not None and wrapped.generation_config is not None:
-        end = tokenizer.token_to_id(END_OF_TEXT)
-        wrapped.generation_config.update(bos_token_id=end, eos_token_id=end, pad_token_id=end)
+        wrapped.generation_config.update(**generation_settings(tokenizer))  # pyright: ignore[reportArgumentType]
     return wrapped
 
 
@@ -28,12 +28,9 @@ def from_huggingface(model: GdnForCausalLM) -> CausalLM:
 
 
 def to_fast_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
-    """`to_fast_tokenizer(t).save_pretrained(folder)` writes what AutoTokenizer reads. It pads on the left."""
-    roles = ("bos_token", "eos_token", "pad_token") if tokenizer.token_to_id(END_OF_TEXT) is not None else ()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        padding_side="left",
-        split_special_tokens=True,  # written out in a text they are text, as in `gated_deltanet.data.tokenizer`
-        clean_up_tokenization_spaces=False,
-        **dict.fromkeys(roles, END_OF_TEXT),
-    )
+    """`to_fast_tokenizer(t).save_pretrained(folder)` writes what AutoTokenizer reads.
+
+    It pads on the left, and begins every text with the end of text, as documents begin in training.
+    """
+    settings = tokenizer_settings(tokenizer)
+    return PreTrainedTokenizerFast(tokenizer_object=beginning_documents(tokenizer), **settings)

@@ -1,5 +1,6 @@
 """`CausalLM` as a Hugging Face model: `generate()`, Trainer, `save_pretrained`, `from_pretrained`."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,12 +11,19 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
 from gated_deltanet.models.checkpoint import some
-from gated_deltanet.models.model import CausalLM, State
-from gated_deltanet.models.padding import pack
+from gated_deltanet.models.model import CausalLM
 from gated_deltanet.ops import linear_cross_entropy
 
 from .cache import StateCache
 from .config import GdnConfig
+from .reading import check_positions, columns, inputs_of, mask_of, read
+
+REFUSED = {
+    "inputs_embeds": "input_ids: the model embeds tokens itself",
+    "output_attentions": "False: most mixers have no attention weights",
+    "cu_seq_lens_q": "one document a row, padded if need be",
+    "seq_idx": "one document a row, padded if need be",
+}
 
 
 class GdnForCausalLM(PreTrainedModel, GenerationMixin):
@@ -40,39 +48,60 @@ class GdnForCausalLM(PreTrainedModel, GenerationMixin):
     @can_return_tuple
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
         past_key_values: StateCache | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
-        logits_to_keep: int | Tensor = 0,
+        logits_to_keep: int | Tensor | None = None,
         num_items_in_batch: int | Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        **others: Any,
     ) -> CausalLMOutputWithPast:
         """input_ids: [B, L], padded on either side or not at all; padding is never read.
 
         attention_mask: [B, at least L], not 0 at tokens; its last L columns are those of input_ids.
+        position_ids: [B, L], not needed: the model counts by itself.
         past_key_values: read on from there; it is brought up to date. use_cache: None: unless training.
         labels: [B, L], the tokens themselves (each is compared with what was said before it), or −100.
-        logits_to_keep: the last columns of which logits are wanted, or which columns; 0: all.
+        logits_to_keep: the last columns of which logits are wanted, or which columns; 0: all. None: all too, but while
+        training with labels none at all, for the loss needs no logits.
         num_items_in_batch: the loss is divided by it rather than by the number of labels.
+        output_hidden_states: return what each layer reads, [B, L, d_model], and then what the head reads.
+        others: what generate() and trainers pass to every model. Those that would change the result are refused.
 
         At padding behind tokens the logits are those of the last token, so right-padded prompts can be continued; at
-        padding before tokens they mean nothing. While training with labels there are none: the loss needs no logits.
+        padding before tokens they mean nothing.
         """
-        cache = past_key_values
-        if cache is None and (use_cache or (use_cache is None and not self.training)):
-            cache = StateCache()
-        if cache is not None and not isinstance(cache, StateCache):
-            raise ValueError(f"past_key_values is a {type(cache).__name__}, expected a StateCache")
+        check_others(others)
+        if input_ids is None:
+            raise ValueError("input_ids is None, expected tokens [B, L]")
         mask = mask_of(input_ids, attention_mask)
-        x = self.hidden(input_ids, mask, cache)
-        loss = logits = None
-        if labels is not None:
-            loss = self.loss(x, labels, mask, num_items_in_batch)
-        if labels is None or not self.training:
-            keep = slice(-logits_to_keep or None, None) if isinstance(logits_to_keep, int) else logits_to_keep
-            logits = F.linear(x[:, keep], self.model.head_weight)
-        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=cache)  # pyright: ignore
+        check_positions(position_ids, mask)
+        cache = self.cache(past_key_values, use_cache)
+        wanted = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        with inputs_of(self.model.layers if wanted else ()) as inputs:
+            x = self.hidden(input_ids, mask, cache)
+        read_last = inputs[-len(self.model.layers) :]  # the cache may have had something to read again before
+        return CausalLMOutputWithPast(
+            loss=None if labels is None else self.loss(x, labels, mask, num_items_in_batch),  # pyright: ignore
+            logits=self.logits(x, logits_to_keep, needed=labels is None or not self.training),  # pyright: ignore
+            past_key_values=cache,
+            hidden_states=(*(columns(z, mask) for z in read_last), x) if wanted else None,  # pyright: ignore
+        )
+
+    def cache(self, given: StateCache | None, use_cache: bool | None) -> StateCache | None:
+        if given is not None and not isinstance(given, StateCache):
+            raise ValueError(f"past_key_values is a {type(given).__name__}, expected a StateCache")
+        wanted = use_cache or (use_cache is None and not self.training)
+        return StateCache() if given is None and wanted else given
+
+    def logits(self, x: Tensor, keep: int | Tensor | None, *, needed: bool) -> Tensor | None:
+        """[B, L, vocab_size] or the columns to keep; None if nobody needs any. x: [B, L, d_model]."""
+        if keep is None:
+            return self.model.logits(x) if needed else None
+        return self.model.logits(x[:, slice(-keep or None, None) if isinstance(keep, int) else keep])
 
     def hidden(self, tokens: Tensor, mask: Tensor | None, cache: StateCache | None) -> Tensor:
         """What the head reads, [B, L, d_model]. tokens, mask: [B, L]."""
@@ -134,25 +163,9 @@ class GdnForCausalLM(PreTrainedModel, GenerationMixin):
                 cache.activate_past_recording()
 
 
-def read(
-    model: CausalLM, tokens: Tensor, mask: Tensor | None, state: State | None, *, keep_state: bool = True
-) -> tuple[Tensor, State]:
-    """`CausalLM.hidden` of a padded batch. tokens, mask: [B, L] -> [B, L, d_model]."""
-    if mask is None:
-        return model.hidden(tokens, state, keep_state=keep_state)
-    row, cu_seqlens = pack(tokens, mask)
-    x, state = model.hidden(row, state, cu_seqlens=cu_seqlens, keep_state=keep_state)
-    latest = mask.flatten().cumsum(0).sub(1).clamp(min=0)  # of each column, the packed token there or before it
-    return x[0, latest].unflatten(0, mask.shape), state
-
-
-def mask_of(tokens: Tensor, mask: Tensor | None) -> Tensor | None:
-    """[B, L], true at tokens; None if nothing is padding. mask: [B, at least L]."""
-    if mask is None:
-        return None
-    B, L = tokens.shape
-    if not isinstance(mask, Tensor) or mask.ndim != 2 or mask.shape[0] != B or mask.shape[1] < L:
-        found = list(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
-        raise ValueError(f"attention_mask is {found}, expected [{B}, at least {L}]")
-    mask = mask[:, mask.shape[1] - L :].bool()
-    return None if bool(mask.all()) else mask
+def check_others(others: Mapping[str, Any]) -> None:
+    for name, expected in REFUSED.items():
+        value = others.get(name)
+        if value is not None and value is not False:
+            found = list(value.shape) if isinstance(value, Tensor) else value
+            raise ValueError(f"{name} is {found}, expected {expected}")

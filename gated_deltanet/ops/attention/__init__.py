@@ -1,13 +1,13 @@
 """Causal softmax attention: full, or over a sliding window (the SWA layers of the hybrids)."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from .. import checks
 from ..library import operator, without_autocast
 from . import reference, sdpa
 from .cache import KVCache, append
+from .step import may_step, own_copy, step_
 
 SCHEMA = (
     "(Tensor q, Tensor k, Tensor v, Tensor k_cache, Tensor v_cache, Tensor length, Tensor? cu_seqlens, int? window)"
@@ -68,12 +68,14 @@ def attention(
         length = torch.zeros(sizes["N"], dtype=torch.int64, device=q.device)
         k_cache, v_cache = (x.new_zeros(sizes["N"], 0, *x.shape[2:]) for x in (k, v))
         cache = KVCache(k_cache, v_cache, length)
+    elif backend in ("auto", "sdpa") and cu_seqlens is None and keep_cache and may_step(q, k, v, cache):
+        o, cache = step_(q[:, 0], k[:, 0], v[:, 0], own_copy(cache, window), window)
+        return o[:, None], cache
     form = checks.choose_backend(op, BACKENDS, backend, auto="sdpa")
     o = form(q, k, v, *cache, cu_seqlens, window)
     return o, append(cache, k, v, cu_seqlens, window) if keep_cache else None
 
 
-@without_autocast
 def attention_step_(
     q: Tensor, k: Tensor, v: Tensor, cache: KVCache, *, window: int | None = None
 ) -> tuple[Tensor, KVCache]:
@@ -88,21 +90,7 @@ def attention_step_(
         raise ValueError(f"{op}: cache is None, expected the KVCache that attention returned")
     _check(op, q, k, v, cache, window, sizes)
     checks.check_no_grad(op, q, k, v, cache.k, cache.v)
-    length, W = cache.length, cache.k.shape[1]
-    look = window is None or checks.values_are_cheap(length)
-    used = max(length.tolist(), default=0) + 1 if look else W
-    if window is None and used > W:
-        more = (0, 0, 0, 0, 0, max(1, W))
-        cache = KVCache(F.pad(cache.k, more), F.pad(cache.v, more), length)
-        W = cache.k.shape[1]
-
-    slot, sequence = length % W, torch.arange(len(length), device=q.device)
-    cache.k[sequence, slot], cache.v[sequence, slot] = k, v
-    length += 1
-    keys, values = (x[:, : min(used, W)].transpose(1, 2) for x in cache[:2])
-    seen = torch.arange(keys.shape[2], device=q.device) < length[:, None, None, None]
-    q = q.unflatten(1, (sizes["H_kv"], -1))  # the query heads of one key head are its queries
-    return F.scaled_dot_product_attention(q, keys, values, seen, scale=sizes["d"] ** -0.5).flatten(1, 2), cache
+    return step_(q, k, v, cache, window)
 
 
 def _check(op: str, q: Tensor, k: Tensor, v: Tensor, cache: KVCache | None, window: int | None, sizes: dict) -> None:

@@ -1,0 +1,145 @@
+"""Against lm-eval's own Hugging Face path: the same tasks on the same rows, request by request."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from tiny_sets import write_sets
+
+from gated_deltanet import CausalLM, cli, get_preset, save
+from gated_deltanet.data.tokenizer import byte_tokenizer
+from gated_deltanet.eval.sets import COMMONSENSE
+
+pytest.importorskip("lm_eval", reason="lm-eval is not installed")
+pytestmark = pytest.mark.filterwarnings("ignore")  # theirs
+
+from lm_eval import simple_evaluate  # pyright: ignore[reportMissingImports]  # noqa: E402
+from lm_eval.api.instance import Instance  # pyright: ignore[reportMissingImports]  # noqa: E402
+from lm_eval.models.huggingface import HFLM  # pyright: ignore[reportMissingImports]  # noqa: E402
+
+import gated_deltanet.interop.huggingface  # noqa: E402, F401
+from gated_deltanet.eval import tasks  # noqa: E402
+from gated_deltanet.eval.checkpoints import is_ours  # noqa: E402
+from gated_deltanet.eval.harness import Harness, sampling_of  # noqa: E402
+from gated_deltanet.eval.language_model import open_model  # noqa: E402
+
+ARCHITECTURES = ("gdn", "gdn-h1", "mamba2", "transformer")
+LENGTH = 64  # so that passages are cut, and articles take several windows
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    write_sets(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A saved model of each architecture."""
+    made = {}
+    for architecture in ARCHITECTURES:
+        torch.manual_seed(0)
+        model = CausalLM(replace(get_preset(f"{architecture}-nano"), vocab_size=257))
+        for weight in model.parameters():
+            weight.data += 0.02 * torch.randn_like(weight)  # so that it has opinions
+        made[architecture] = tmp_path_factory.mktemp(architecture)
+        save(model, made[architecture], byte_tokenizer())
+    return made
+
+
+def answers(model, name, folder) -> list:
+    """What the model says to every request of a task."""
+    task, _ = tasks.on_files(name, COMMONSENSE[name], folder, None)
+    simple_evaluate(model, tasks=[task], num_fewshot=0, bootstrap_iters=0, task_manager=tasks.tasks())
+    return [request.resps[0] for request in task.instances]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_task_scores_as_lm_evals_own_path(architecture, folders, data):
+    folder = str(folders[architecture])
+    ours = open_model(folder, max_length=LENGTH, share=True)
+    assert isinstance(ours, Harness)
+    theirs = HFLM(pretrained=folder, batch_size=3, max_length=LENGTH, device="cpu")
+    for name in COMMONSENSE:
+        for found, expected in zip(answers(ours, name, data), answers(theirs, name, data), strict=True):
+            assert found == pytest.approx(expected, abs=1e-4, rel=1e-6), name
+
+
+def test_generation_is_lm_evals_own(folders):
+    folder = str(folders["gdn-h1"])
+    ours, theirs = (
+        open_model(folder, max_length=LENGTH, share=True),
+        HFLM(folder, max_length=LENGTH, device="cpu"),
+    )
+    settings = [{"until": ["e"], "max_gen_toks": 9}, {"until": "\n", "max_gen_toks": 12, "do_sample": False}]
+    prompts = ["def main(", "a longer prompt, " * 6, "x"]
+    requests = [
+        Instance(request_type="generate_until", doc={}, arguments=(prompt, setting), idx=0)
+        for prompt in prompts
+        for setting in settings
+    ]
+    assert ours.generate_until(requests) == theirs.generate_until(requests)
+
+
+def test_every_text_begins_with_the_end_of_text(folders):
+    model = open_model(str(folders["gdn"]), max_length=None, share=True)
+    assert isinstance(model, Harness)
+    assert model.tok_encode("ab") == [256, 97, 98]
+    assert model._encode_pair("a", " b") == ([256, 97], [32, 98])
+
+
+def test_settings_of_tasks_that_we_do_not_have_are_refused():
+    assert sampling_of({"until": ["\n"], "max_gen_toks": 5}).temperature == 0
+    assert sampling_of({"do_sample": True, "temperature": 0.5}).temperature == 0.5
+    with pytest.raises(ValueError, match="num_beams"):
+        sampling_of({"num_beams": 4})
+
+
+def test_the_command_fills_a_folder_and_goes_on_from_kept_answers(folders, data, tmp_path, capsys, monkeypatch):
+    command = ["eval", str(folders["gdn"]), "--data-dir", str(data), "--out", str(tmp_path)]
+    assert cli.main(command) is None
+    assert "Wiki." in capsys.readouterr().out
+    first = json.loads((tmp_path / "commonsense.json").read_text())
+    assert set(first["sets"]) == set(COMMONSENSE)
+    assert first["sets"]["piqa"]["rows"] == 3
+    assert not first["sets"]["piqa"]["as_in_the_paper"]
+    assert "Gated DeltaNet-H2 1.3B (paper)" in (tmp_path / "commonsense.md").read_text()
+    monkeypatch.setattr("gated_deltanet.eval.harness.score", None)  # nothing is left to score
+    assert cli.main(command) is None
+    assert json.loads((tmp_path / "commonsense.json").read_text())["row"] == first["row"]
+
+
+def test_a_killed_evaluation_has_kept_the_answers_of_finished_batches(folders, data, tmp_path, monkeypatch):
+    from gated_deltanet.eval import harness
+
+    def breaks(model, requests, **options):
+        yield from list(score(model, requests, **options))[:2]
+        raise KeyboardInterrupt
+
+    score, asked = harness.score, []
+    model = open_model(str(folders["gdn"]), max_length=None, share=True)
+    arguments = (model, "piqa", COMMONSENSE["piqa"], data)
+    monkeypatch.setattr(harness, "score", breaks)
+    with pytest.raises(KeyboardInterrupt):
+        tasks.evaluate(*arguments, limit=None, memory=tmp_path / "answers")
+    monkeypatch.setattr(harness, "score", lambda model, wanted, **x: asked.extend(wanted) or score(model, wanted, **x))
+    tasks.evaluate(*arguments, limit=None, memory=tmp_path / "answers")
+    assert len(asked) == 4
+
+
+def test_other_checkpoints_are_lm_evals(folders, tmp_path, data):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    from gated_deltanet.interop.huggingface import to_fast_tokenizer
+
+    GPT2LMHeadModel(GPT2Config(vocab_size=257, n_positions=256, n_embd=16, n_layer=1, n_head=2)).save_pretrained(
+        tmp_path
+    )
+    to_fast_tokenizer(byte_tokenizer()).save_pretrained(tmp_path)
+    assert not is_ours(str(tmp_path))
+    assert is_ours(str(folders["gdn"]))
+    model = open_model(str(tmp_path), max_length=None, share=True)
+    found = tasks.evaluate(model, "piqa", COMMONSENSE["piqa"], data, limit=2, memory=None)
+    assert (found["rows"], found["rows_held"]) == (2, 3)

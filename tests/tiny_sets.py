@@ -1,0 +1,55 @@
+"""The data sets of table 3 as tiny files, in the format of the real ones."""
+
+import gzip
+import json
+from pathlib import Path
+
+from gated_deltanet.eval.sets import COMMONSENSE
+
+CHOICES = {"text": ["iron", "a feather", "a stone of some size", "water"], "label": ["A", "B", "C", "D"]}
+WIKITEXT = " \n = First = \n \n One @-@ two , three . \n \n = = Part = = \n \n More . \n \n = Second = \n \n Four . \n"
+ROWS = {
+    "lambada_openai": [{"text": f"the cat saw the dog and said: {word} dog"} for word in ("good", "bad", "old")],
+    "piqa": [
+        {"goal": f"How to boil {n} eggs?", "sol1": "In water.", "sol2": "In sand, for hours.", "label": n % 2}
+        for n in range(3)
+    ],
+    "hellaswag": [
+        {
+            "ind": n,
+            "activity_label": "Cooking",
+            "ctx_a": f"A man stands in kitchen {n}.",
+            "ctx_b": "he",
+            "ctx": "unused",
+            "endings": ["boils eggs.", "[title] flies away.", "sits on the roof.", "sings."],
+            "label": str(n),
+        }
+        for n in range(3)
+    ],
+    "winogrande": [
+        {"sentence": "Ann met Sue in the park and _ said hello.", "option1": "Ann", "option2": "Sue", "answer": "2"}
+    ]
+    * 2,
+    "arc_easy": [{"id": "1", "question": "Which one is light?", "choices": CHOICES, "answerKey": "B"}] * 2,
+    "arc_challenge": [{"id": "2", "question": "Which one is wet?", "choices": CHOICES, "answerKey": "D"}] * 2,
+    "boolq": [{"question": f"is {n} even", "answer": n % 2 == 0, "passage": "Numbers. " * 9} for n in range(3)],
+    "social_iqa": [
+        {
+            "context": "Ann gave Sue a book.",
+            "question": "Why?",
+            "answerA": "to read",
+            "answerB": "to eat",
+            "answerC": "to burn",
+            "label": "1",
+        }
+    ]
+    * 2,
+}
+
+
+def write_sets(folder: Path) -> None:
+    for name, data in COMMONSENSE.items():
+        text = WIKITEXT if name == "wikitext" else "".join(json.dumps(row) + "\n" for row in ROWS[name])
+        file = folder / data.file
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(gzip.compress(text.encode()))
