@@ -12,6 +12,7 @@ import torch
 
 from gated_deltanet.data.encoded import is_valid
 from gated_deltanet.data.sources import documents
+from gated_deltanet.data.tokenizer import beginning_documents
 from gated_deltanet.inspection import figure
 from gated_deltanet.inspection.document import document
 from gated_deltanet.inspection.trace import trace
@@ -118,7 +119,7 @@ def bits_per_nat(run: Run) -> float:
 
 
 def gates(run: Run, text: str) -> bytes:
-    encoding = run.tokenizer.encode(text)
+    encoding = beginning_documents(run.tokenizer).encode(text)
     seen = trace(run.model, torch.tensor(encoding.ids))
     picture = BytesIO()
     figure.draw(document(run.folder.name, run.model.config, seen, encoding, run.tokenizer, text), picture)
