@@ -75,9 +75,8 @@ def extrapolation(options: Eval, document: dict[str, Any]) -> Report:
         from gated_deltanet.eval.extrapolation_figure import draw
 
         draw(document, name, options.out / "extrapolation.png")
-    title, columns, cells = extrapolation.table(document, name)
-    screen = (title, columns, [row for row in cells if not row[1].endswith("(paper)")])
-    return Report((title, columns, cells), screen, extrapolation.notes(document))
+    table, screen = extrapolation.table(document, name), extrapolation.short(document, name)
+    return Report(table, screen, extrapolation.notes(document))
 
 
 def needle(options: Eval, document: dict[str, Any]) -> Report:
@@ -99,8 +98,8 @@ def needle(options: Eval, document: dict[str, Any]) -> Report:
     name = Path(options.checkpoint).name
     if options.out and find_spec("matplotlib"):
         needle_report.draw(document, name, options.out / "needle.png")
-    table = needle_report.table(document, name)
-    return Report(table, needle_report.turned(table), needle_report.notes(document))
+    table, screen = needle_report.table(document, name), needle_report.short(document, name)
+    return Report(table, screen, needle_report.notes(document))
 
 
 def find_needles(options: Eval, model: Any, texts: Any, task: str, length: int) -> list[dict[str, Any]]:

@@ -75,11 +75,18 @@ def table(document: dict[str, Any], name: str) -> tuple[str, list[str], list[lis
     return "Perplexity by position (Fig. 2)", ["corpus", "model", *map(show_size, ends)], cells
 
 
+def short(document: dict[str, Any], name: str) -> tuple[str, list[str], list[list[str]]]:
+    """For a terminal: our perplexities, one line a length."""
+    curves = [{p["length"]: f"{p['perplexity']:.2f}" for p in x["points"]} for x in document["corpora"].values()]
+    lines = [[show_size(end), *(curve.get(end, "–") for curve in curves)] for end in document["ends"]]
+    return f"Perplexity by position (Fig. 2): {name}", ["up to", *document["corpora"]], lines
+
+
 def notes(document: dict[str, Any]) -> list[str]:
     others = [name for name, found in document["corpora"].items() if not found["own"]]
     return [
         *(f"Left out: {name}: {reason}." for name, reason in document["left_out"].items()),
         *([f"Other texts stand in for the paper's: {', '.join(others)}."] if others else []),
-        "A column holds the positions up to its length and after the one before. Perplexities of models with other",
-        "tokenizers do not compare; how they change with the length does.",
+        "A length stands for the positions up to it and after the one before.",
+        "Perplexities of models with other tokenizers do not compare; how they change with the length does.",
     ]

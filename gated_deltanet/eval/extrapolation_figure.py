@@ -30,10 +30,10 @@ def draw(document: dict[str, Any], name: str, file: Path) -> None:
         ticks = sorted({*x[::2], 4096, 8192, 20480})
         axis.set_xticks(ticks, [show_size(tick) for tick in ticks])
         axis.xaxis.set_minor_locator(NullLocator())
+        axis.set_xlabel("position (tokens)", fontsize=9)
+        axis.set_ylabel("perplexity", fontsize=9)
         axis.grid(alpha=0.4)
     for axis in figure.axes[len(corpora) : rows * 3]:
         axis.set_visible(False)
-    figure.supxlabel("position (tokens)", fontsize=10)
-    figure.supylabel("perplexity", fontsize=10)
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, fontsize=9, frameon=False)
     figure.savefig(file, format="png", dpi=110)

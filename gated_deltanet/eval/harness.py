@@ -4,7 +4,6 @@ Texts become tokens as its own Hugging Face path (`HFLM`) makes them, in windows
 a model and of its export agree.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +23,7 @@ from .prefixes import SEQUENCES, Request
 from .scoring import Score, score
 
 MAX_LENGTH = 2048  # HFLM's for a model that names none
+TEXTS = 4  # whose windows are batched together
 GENERATED = 256  # tokens, unless a task says how many
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
@@ -70,17 +70,13 @@ class Harness(TemplateLM):
         return [(found[i].logprob, found[i].greedy) for i in range(len(requests))]
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """A text is finished when its last window is; windows of several are batched."""
+        """Some texts at a time, whose windows are batched: what is done is kept if the rest is killed."""
         texts: list[str] = [request.args[0] for request in requests]
-        windows = [(text, window) for text, string in enumerate(texts) for window in self._windows(string)]
-        missing = Counter(text for text, _ in windows)
-        sums = [0.0] * len(texts)
-        for i, result in self._scores([window for _, window in windows], disable_tqdm):
-            text = windows[i][0]
-            sums[text] += result.logprob
-            missing[text] -= 1
-            if not missing[text]:
-                self.cache_hook.add_partial("loglikelihood_rolling", (texts[text],), sums[text])
+        sums: list[float] = []
+        for start in tqdm(range(0, len(texts), TEXTS), desc="texts", disable=disable_tqdm or None):
+            for text, logprob in zip(texts[start:], self._rolling(texts[start : start + TEXTS]), strict=False):
+                sums.append(logprob)
+                self.cache_hook.add_partial("loglikelihood_rolling", (text,), logprob)
         return sums
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
@@ -101,6 +97,13 @@ class Harness(TemplateLM):
         if len(scored) > self.max_length:
             raise ValueError(f"{len(scored)} tokens to score, expected at most --max-length, {self.max_length}")
         return Request((context + scored)[-(self.max_length + 1) :], len(scored))
+
+    def _rolling(self, texts: list[str]) -> list[float]:
+        windows = [(text, window) for text, string in enumerate(texts) for window in self._windows(string)]
+        sums = [0.0] * len(texts)
+        for i, result in self._scores([window for _, window in windows], quiet=True):
+            sums[windows[i][0]] += result.logprob
+        return sums
 
     def _windows(self, string: str) -> list[Request]:
         """HFLM's: the beginning is scored too, as if it followed the end of another text."""

@@ -31,11 +31,11 @@ def shown(model: str, cell: dict[str, Any]) -> str:
     return str(values.get(cell["length"], "–"))
 
 
-def turned(table: tuple[str, list[str], list[list[str]]]) -> tuple[str, list[str], list[list[str]]]:
-    """Rows for columns: a terminal is narrow."""
-    title, columns, cells = table
-    first, *rest = (list(row) for row in zip(columns, *cells, strict=True))
-    return title, first, rest
+def short(document: dict[str, Any], name: str) -> tuple[str, list[str], list[list[str]]]:
+    """For a terminal: one line a column."""
+    title, columns, cells = table(document, name)
+    lines = [list(line) for line in zip(columns[1:], *(row[1:] for row in cells), strict=True)]
+    return f"{title}; the paper's are of 1.3B", ["", name, "±", "rows", *TABLE_2], lines
 
 
 def notes(document: dict[str, Any]) -> list[str]:
@@ -63,6 +63,7 @@ def draw(document: dict[str, Any], name: str, file: Path) -> None:
         axis.set_ylabel("depth of the needle")
         for i, row in enumerate(values):
             for j, value in enumerate(row):
-                axis.text(j, i, f"{value:.0f}", ha="center", va="center", fontsize=8)
+                colour = "black" if 15 < value < 90 else "white"
+                axis.text(j, i, f"{value:.0f}", ha="center", va="center", fontsize=8, color=colour)
     figure.suptitle(f"{name}: percent right", fontsize=11)
     figure.savefig(file, format="png", dpi=110)

@@ -111,22 +111,29 @@ def test_the_command_fills_a_folder_and_goes_on_from_kept_answers(folders, data,
     assert json.loads((tmp_path / "commonsense.json").read_text())["row"] == first["row"]
 
 
-def test_a_killed_evaluation_has_kept_the_answers_of_finished_batches(folders, data, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("task", "left"), [("piqa", 4), ("wikitext", 1)])
+def test_a_killed_evaluation_has_kept_what_was_finished(task, left, folders, data, tmp_path, monkeypatch):
     from gated_deltanet.eval import harness
 
-    def breaks(model, requests, **options):
-        yield from list(score(model, requests, **options))[:2]
-        raise KeyboardInterrupt
+    score, asked, calls = harness.score, [], []
 
-    score, asked = harness.score, []
+    def breaks(model, requests, **options):
+        calls.append(1)
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+        yield from list(score(model, requests, **options))[:2]
+        if task == "piqa":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(harness, "TEXTS", 1)
     model = open_model(str(folders["gdn"]), max_length=None, share=True)
-    arguments = (model, "piqa", COMMONSENSE["piqa"], data)
+    arguments = (model, task, COMMONSENSE[task], data)
     monkeypatch.setattr(harness, "score", breaks)
     with pytest.raises(KeyboardInterrupt):
         tasks.evaluate(*arguments, limit=None, memory=tmp_path / "answers")
     monkeypatch.setattr(harness, "score", lambda model, wanted, **x: asked.extend(wanted) or score(model, wanted, **x))
     tasks.evaluate(*arguments, limit=None, memory=tmp_path / "answers")
-    assert len(asked) == 4
+    assert len(asked) == left
 
 
 def test_other_checkpoints_are_lm_evals(folders, tmp_path, data):
