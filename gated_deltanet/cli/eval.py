@@ -38,8 +38,9 @@ class Eval:
 
     def run(self) -> None:
         from gated_deltanet.cli import results
-        from gated_deltanet.cli.eval_suites import SUITES, write
         from gated_deltanet.cli.report import print_json, print_table
+        from gated_deltanet.cli.suites import SUITES
+        from gated_deltanet.cli.suites.report import write
 
         check(self)
         if self.out:
@@ -55,7 +56,7 @@ class Eval:
 
 def check(options: Eval) -> None:
     """Before the work, whose result would be lost."""
-    from gated_deltanet.cli.eval_suites import SUITES
+    from gated_deltanet.cli.suites import SUITES
     from gated_deltanet.naming import unknown
 
     if options.suite not in SUITES:

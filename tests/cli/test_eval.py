@@ -19,6 +19,6 @@ def test_options_are_checked_before_the_work(options, message, capsys):
 
 
 def test_without_lm_eval_the_extra_is_named(monkeypatch, capsys):
-    monkeypatch.setattr("gated_deltanet.cli.eval_suites.find_spec", lambda name: None)
+    monkeypatch.setattr("gated_deltanet.cli.suites.commonsense.find_spec", lambda name: None)
     assert cli.main(["eval", "runs/none"]) == 2
     assert "pip install 'gated-deltanet[eval]'" in capsys.readouterr().err

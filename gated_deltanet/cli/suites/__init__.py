@@ -1,0 +1,5 @@
+"""The suites of `gdn eval`. Each fills the document with its results and says what to show of it."""
+
+from . import commonsense, extrapolation, needle
+
+SUITES = {"commonsense": commonsense.run, "extrapolation": extrapolation.run, "needle": needle.run}
