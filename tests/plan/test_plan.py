@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from gated_deltanet.bench import memory as system
+from gated_deltanet.layers import Attention
 from gated_deltanet.models import CausalLM, get_preset
 from gated_deltanet.models.presets import MIXERS
 from gated_deltanet.plan import sharding
@@ -9,7 +10,7 @@ from gated_deltanet.plan.gpus import GPUS, get_gpu
 from gated_deltanet.plan.memory import Step, kept, train_memory
 from gated_deltanet.plan.plan import USABLE, Job, largest, of_gpus, of_this_machine, plan
 from gated_deltanet.plan.sharding import Sharding, parse_sharding
-from gated_deltanet.plan.speed import CPU_MIXERS, FLOPS_PER_BYTE, train_flops
+from gated_deltanet.plan.speed import CPU_MIXERS, FLOPS_PER_BYTE, WINDOW, kind_of, train_flops
 
 H100 = GPUS["h100"]
 
@@ -32,9 +33,8 @@ def test_parameters_and_flops_are_those_of_the_model(architecture):
 
 
 def test_every_mixer_has_a_rate():
-    kinds = {type(mixer) for name in MIXERS for mixer in get_preset(f"{name}-nano").mixers}
-    assert kinds <= set(CPU_MIXERS)
-    assert {kind.__name__ for kind in kinds} - {kind.__name__ for kind in FLOPS_PER_BYTE} == {"Attention"}
+    kinds = {kind_of(mixer) for name in MIXERS for mixer in get_preset(f"{name}-nano").mixers}
+    assert kinds == set(CPU_MIXERS) == {*FLOPS_PER_BYTE, Attention, WINDOW}
 
 
 @pytest.mark.parametrize("architecture", MIXERS)
