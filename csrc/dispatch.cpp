@@ -66,4 +66,19 @@ int gdn_use_instruction_set(const char *name) {
 #define EXPORT(kernel, Arguments) \
     void gdn_##kernel(const Arguments *arguments) { chosen->kernel(*arguments); }
 KERNELS(EXPORT)
+
+// One token of each sequence: gated_delta_rule_recurrent_forward with other operands than the layout's, so that Python can
+// prepare a layout once. operands: q, k, v, log_alpha, beta, state, last_state, o, contiguous. Returns 0 if a gate is NaN;
+// then nothing is done.
+int gdn_gated_delta_rule_step(const Rule *layout, void *const *operands) {
+    Rule r = *layout;
+    Rows *rows[] = {&r.q, &r.k, &r.v, &r.log_alpha, &r.beta};
+    for (Rows *x : rows) x->data = *operands++;
+    const float *log_alpha = (float *)r.log_alpha.data, *beta = (float *)r.beta.data;
+    for (int64_t i = 0; i < r.N * r.H_v; i++)
+        if (log_alpha[i] != log_alpha[i] || beta[i] != beta[i]) return 0;
+    r.state = (float *)operands[0], r.last_state = (float *)operands[1], r.o.data = operands[2];
+    chosen->gated_delta_rule_recurrent_forward(r);
+    return 1;
+}
 }

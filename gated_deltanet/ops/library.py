@@ -6,15 +6,9 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+from torch._C import _is_tracing, _len_torch_dispatch_stack, _len_torch_function_stack
 from torch._C._functorch import peek_interpreter_stack
 from torch.nn import Parameter
-
-WATCHERS = (
-    torch._C._len_torch_dispatch_stack,  # FakeTensorMode, FlopCounterMode, …
-    torch._C._len_torch_function_stack,  # torch.device as a context, …
-    peek_interpreter_stack,  # torch.func
-    torch._C._is_tracing,  # torch.jit.trace
-)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -85,13 +79,29 @@ def unwatched(*inputs: Any) -> bool:
 
     That is on a CPU, when no gradient is wanted and no compiler, mode or transform looks on.
     """
-    if torch.compiler.is_compiling() or any(watches() for watches in WATCHERS):
+    if watched():
         return False
     grad = torch.is_grad_enabled()
     return all(
         type(x) in (Tensor, Parameter) and x.is_cpu and not x.is_neg() and not (grad and x.requires_grad)
         for x in inputs
         if isinstance(x, Tensor)
+    )
+
+
+def plain(*inputs: Any) -> bool:
+    """Whether inputs are `unwatched` and their tensors contiguous: a kernel can take them as they are."""
+    return unwatched(*inputs) and all(x.is_contiguous() for x in inputs if isinstance(x, Tensor))
+
+
+def watched() -> bool:
+    """Whether a compiler, mode or transform looks on."""
+    return bool(
+        torch.compiler.is_compiling()
+        or _len_torch_dispatch_stack()  # FakeTensorMode, FlopCounterMode, …
+        or _len_torch_function_stack()  # torch.device as a context, …
+        or peek_interpreter_stack()  # torch.func
+        or _is_tracing()  # torch.jit.trace
     )
 
 

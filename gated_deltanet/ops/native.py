@@ -1,7 +1,7 @@
 """The library of native kernels: csrc/, compiled when the package is installed, called through ctypes."""
 
 import ctypes
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from ctypes import c_int32, c_int64, c_void_p
 from pathlib import Path
 
@@ -43,9 +43,11 @@ def load(path: Path | None) -> None:
     _library, _reason = None, NOT_BUILT
     if path is not None:
         try:
-            _library, _reason = ctypes.CDLL(str(path)), None
-            _library.gdn_instruction_set.restype = ctypes.c_char_p
-        except OSError as error:
+            library = ctypes.CDLL(str(path))
+            library.gdn_instruction_set.restype = ctypes.c_char_p
+            library.gdn_gated_delta_rule_step.restype = ctypes.c_int  # the newest: a library without it is refused
+            _library, _reason = library, None
+        except (AttributeError, OSError) as error:
             _reason = f"the native library could not be loaded: {error}"
 
 
@@ -73,6 +75,11 @@ def refusal(x: Tensor) -> str | None:
     return f"cannot run: {_reason}" if _reason else None
 
 
+def loaded() -> ctypes.CDLL | None:
+    """The library in use, or None."""
+    return _library
+
+
 def library() -> ctypes.CDLL:
     if _library is None:
         raise ValueError(_reason)
@@ -92,6 +99,26 @@ def use_instruction_set(name: str) -> bool:
 def run(kernel: str, arguments: ctypes.Structure) -> None:
     """arguments: the kernel's structure, whose tensors the caller keeps alive. Other Python threads go on meanwhile."""
     getattr(library(), f"gdn_{kernel}")(ctypes.byref(arguments))
+
+
+def again(kernel: str, arguments: ctypes.Structure, *kept: Tensor) -> Callable[..., None]:
+    """run(**tensors): the kernel with these arguments, but other tensors of the same layouts, by the fields' names.
+
+    kept: tensors that stay those of the arguments.
+    """
+    function = getattr(library(), f"gdn_{kernel}")
+
+    def run(kept: tuple[Tensor, ...] = kept, **tensors: Tensor) -> None:
+        own = type(arguments).from_buffer_copy(arguments)  # another Python thread may run, too
+        for name, x in tensors.items():
+            field = getattr(own, name)
+            if isinstance(field, Rows):
+                field.data = x.data_ptr()
+            else:
+                setattr(own, name, x.data_ptr())
+        function(ctypes.byref(own))
+
+    return run
 
 
 def readable(x: Tensor) -> Tensor:

@@ -2,12 +2,16 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from .. import checks
 from ..gated_delta_rule import BACKENDS as RULES
 from ..gated_delta_rule import choose, cpp, cpp_recurrent, gated_delta_rule_step_
+from ..library import plain
+from ..plans import planned
 from .reference import gates, unit_keys
 
 
@@ -41,12 +45,50 @@ def gated_delta_mix(
     a, b: [B, L, H_v], the raw projections of the gates. A_log, dt_bias: [H_v], float32.
     beta_max: 2 allows negative eigenvalues. state, cu_seqlens, backend and the results: as in `gated_delta_rule`.
     """
+    return _mix(q, k, v, a, b, A_log, dt_bias, state, beta_max, cu_seqlens, backend)
+
+
+@planned
+def _mix(*inputs: Any) -> Callable[..., tuple[Tensor, Tensor]]:
+    q, v, state = inputs[0], inputs[2], inputs[7]
+    one_token = isinstance(q, Tensor) and q.shape[1:2] == (1,) and inputs[7] is not None and inputs[9] is None
+    if not (one_token and plain(*inputs)) or _checked(*inputs)[0] is not BACKENDS["cpp-recurrent"]:
+        return _by_form
+    step = cpp_recurrent.step_like(q, v, state, lambda *_: None, normalise=True)
+
+    def run(*inputs: Any) -> tuple[Tensor, Tensor]:
+        q, k, v, a, b, A_log, dt_bias, state, beta_max, _, _ = inputs
+        last_state = torch.empty_like(state)
+        o = step(q, k, v, *gates(a, b, A_log, dt_bias, beta_max, state.dtype), state, last_state)
+        return _by_form(*inputs) if o is None else (o, last_state)  # _by_form says what is wrong
+
+    return run
+
+
+def _by_form(*inputs: Any) -> tuple[Tensor, Tensor]:
+    form, operands = _checked(*inputs)
+    return form(*operands)
+
+
+def _checked(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    a: Tensor,
+    b: Tensor,
+    A_log: Tensor,
+    dt_bias: Tensor,
+    state: Tensor | None,
+    beta_max: float,
+    cu_seqlens: Tensor | None,
+    backend: str,
+) -> tuple[Callable, tuple[Any, ...]]:
+    """The form to run, and what it takes."""
     op = "gated_delta_mix"
     sizes, log_alpha, beta = _check(op, q, k, v, a, b, A_log, dt_bias, beta_max, "B L")
     sizes["N"] = checks.check_cu_seqlens(op, cu_seqlens, q)
     state = checks.check_state(op, state, "N H_v d_k d_v", sizes, like=q)
-    form = choose(op, BACKENDS, backend, q)
-    return form(q, k, v, log_alpha, beta, state, cu_seqlens)
+    return choose(op, BACKENDS, backend, q), (q, k, v, log_alpha, beta, state, cu_seqlens)
 
 
 def gated_delta_mix_step_(
@@ -65,12 +107,50 @@ def gated_delta_mix_step_(
 
     q, k: [N, H, d_k], v: [N, H_v, d_v], a, b: [N, H_v], state: [N, H_v, d_k, d_v], as in `gated_delta_mix`.
     """
+    return _step_(q, k, v, a, b, A_log, dt_bias, state, beta_max)
+
+
+@planned
+def _step_(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    a: Tensor,
+    b: Tensor,
+    A_log: Tensor,
+    dt_bias: Tensor,
+    state: Tensor,
+    beta_max: float,
+) -> Callable[..., Tensor]:
     op = "gated_delta_mix_step_"
     sizes, log_alpha, beta = _check(op, q, k, v, a, b, A_log, dt_bias, beta_max, "N")
     checks.check_step_state(op, state, "N H_v d_k d_v", sizes, like=q)
     checks.check_no_grad(op, q, k, v, a, b, A_log, dt_bias, state)
-    if cpp_recurrent.can_step(q, k, v, log_alpha, beta, state):
-        return cpp_recurrent.step_(q, k, v, log_alpha, beta, state, normalise=True)
+    if not cpp_recurrent.can_step(q, k, v, log_alpha, beta, state):
+        return _composed_step_
+    step = cpp_recurrent.step_like(q, v, state, lambda *_: None, normalise=True)
+
+    def run(*inputs: Any) -> Tensor:
+        q, k, v, a, b, A_log, dt_bias, state, beta_max = inputs
+        log_alpha, beta = gates(a, b, A_log, dt_bias, beta_max, state.dtype)
+        o = step(*(x.contiguous() for x in (q, k, v, log_alpha, beta)), state)
+        return _composed_step_(*inputs) if o is None else o
+
+    return run
+
+
+def _composed_step_(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    a: Tensor,
+    b: Tensor,
+    A_log: Tensor,
+    dt_bias: Tensor,
+    state: Tensor,
+    beta_max: float,
+) -> Tensor:
+    _, log_alpha, beta = _check("gated_delta_mix_step_", q, k, v, a, b, A_log, dt_bias, beta_max, "N")
     return gated_delta_rule_step_(*unit_keys(q, k), v, log_alpha, beta, state)
 
 

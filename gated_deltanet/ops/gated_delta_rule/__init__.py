@@ -8,6 +8,7 @@ from torch import Tensor
 from .. import checks, native
 from ..library import empty_contiguous, operator, without_autocast
 from ..packing import each_sequence
+from ..plans import planned
 from . import chunkwise, cpp, cpp_recurrent
 from .parallel import parallel
 from .reference import recurrence
@@ -105,7 +106,6 @@ def check_inputs(
     return q, k, v, log_alpha.to(dtype), beta.to(dtype), state, cu_seqlens
 
 
-@without_autocast
 def gated_delta_rule_step_(
     q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor | None, beta: Tensor, state: Tensor
 ) -> Tensor:
@@ -114,6 +114,13 @@ def gated_delta_rule_step_(
     q, k: [N, H, d_k], v: [N, H_v, d_v], log_alpha, beta: [N, H_v], state: [N, H_v, d_k, d_v], as in `gated_delta_rule`.
     Where "cpp-recurrent" can run and the state is contiguous, it is that.
     """
+    return _step_(q, k, v, log_alpha, beta, state)
+
+
+@planned
+def _step_(
+    q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor | None, beta: Tensor, state: Tensor
+) -> Callable[..., Tensor]:
     op = "gated_delta_rule_step_"
     sizes = checks.check_shapes(
         op,
@@ -128,10 +135,26 @@ def gated_delta_rule_step_(
     checks.check_gates(op, log_alpha=log_alpha, beta=beta)
     checks.check_step_state(op, state, "N H_v d_k d_v", sizes, like=q)
     checks.check_no_grad(op, q, k, v, log_alpha, beta, state)
+    if not cpp_recurrent.can_step(q, k, v, log_alpha, beta, state):
+        return _step_in_torch_
+    inputs, step = (q, k, v, log_alpha, beta, state), cpp_recurrent.step_like(q, v, state, _step_in_torch_)
+    ready = all(x is y for x, y in zip(inputs, _operands(*inputs), strict=True))
+    return step if ready else lambda *inputs: step(*_operands(*inputs))
+
+
+def _operands(
+    q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor | None, beta: Tensor, state: Tensor
+) -> tuple[Tensor, ...]:
+    """The inputs of a step as the kernel takes them."""
     log_alpha = torch.zeros_like(beta) if log_alpha is None else log_alpha
     log_alpha, beta = log_alpha.to(state.dtype), beta.to(state.dtype)
-    if cpp_recurrent.can_step(q, k, v, log_alpha, beta, state):
-        return cpp_recurrent.step_(q, k, v, log_alpha, beta, state)
+    return *(x.contiguous() for x in (q, k, v, log_alpha, beta)), state
+
+
+@without_autocast
+def _step_in_torch_(q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor | None, beta: Tensor, state: Tensor) -> Tensor:
+    checks.check_gates("gated_delta_rule_step_", log_alpha=log_alpha, beta=beta)
+    q, k, v, log_alpha, beta, state = _operands(q, k, v, log_alpha, beta, state)
     q, k = (x.to(state.dtype).repeat_interleave(v.shape[1] // x.shape[1], 1)[..., None, :] for x in (q, k))
     state *= log_alpha.exp()[..., None, None]
     u = beta[..., None, None] * (v.to(state.dtype)[..., None, :] - k @ state)

@@ -1,9 +1,13 @@
 """The gated RMS norm behind the token mixer (section 3.4)."""
 
+from collections.abc import Callable
+
+import torch
 from torch import Tensor
 
 from .. import checks
-from ..library import empty_contiguous, operator
+from ..library import empty_contiguous, operator, plain
+from ..plans import planned
 from . import blocked, cpp, reference
 
 SCHEMA = "(Tensor x, Tensor? gate, Tensor weight, float eps) -> Tensor"
@@ -33,10 +37,17 @@ def gated_rms_norm(
 
     Returns y: [..., d], in x's dtype; inside everything is float32 (float64 with float64 inputs).
     """
+    return _norm(x, gate, weight, eps, backend)
+
+
+@planned
+def _norm(x: Tensor, gate: Tensor | None, weight: Tensor, eps: float, backend: str) -> Callable[..., Tensor]:
     op = "gated_rms_norm"
     axes = " ".join([f"x{i}" for i in range(getattr(x, "ndim", 1) - 1)] + ["d"])
     checks.check_shapes(op, x=(x, axes), gate=(gate, f"? {axes}"), weight=(weight, "d"))
     checks.check_floats(op, x=x, **({} if gate is None else {"gate": gate}))
     checks.check_floats(op, weight=weight)
     form = checks.choose_backend(op, BACKENDS, backend, auto="blocked", like=x)
-    return form(x, gate, weight, eps)
+    if form is BACKENDS["cpp"] and plain(x, gate, weight) and weight.dtype == torch.float32:
+        form = cpp.forward_like(x, gate, eps)
+    return lambda x, gate, weight, eps, _: form(x, gate, weight, eps)

@@ -1,6 +1,7 @@
 """The gated RMS norm in C++ (csrc/gated_rms_norm.cpp)."""
 
 import ctypes
+from collections.abc import Callable
 from ctypes import c_float, c_int32, c_int64, c_void_p
 
 import torch
@@ -30,6 +31,25 @@ def forward(x, gate, weight, eps):
     arguments.y = native.rows(_by_heads(y))
     native.run("gated_rms_norm_forward", arguments)
     return y
+
+
+def forward_like(x: Tensor, gate: Tensor | None, eps: float) -> Callable[..., Tensor]:
+    """`forward` of contiguous operands like these, the weight in float32."""
+    d = x.shape[-1]
+    rows, none = native.Rows(None, d, d), native.Rows()
+    arguments = RmsNorm(
+        x.shape[:-1].numel(), 1, d, torch.get_num_threads(), x.dtype == torch.bfloat16, eps, rows,
+        none if gate is None else rows, None, rows,
+    )  # fmt: skip
+    run = native.again("gated_rms_norm_forward", arguments)
+
+    def forward(x: Tensor, gate: Tensor | None, weight: Tensor, eps: float) -> Tensor:
+        y = torch.empty_like(x)
+        operands = {} if gate is None else {"gate": gate}
+        run(x=x, weight=weight, y=y, **operands)
+        return y
+
+    return forward
 
 
 def backward(grads, x, gate, weight, eps):

@@ -1,12 +1,16 @@
 """The short convolution in front of q, k and v (section 3.4)."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from .. import checks
-from ..library import empty_contiguous, operator, without_autocast
+from ..library import empty_contiguous, operator, plain, without_autocast
 from ..packing import each_sequence
+from ..plans import planned
 from . import blocked, cpp
 from .reference import convolution
 
@@ -52,12 +56,39 @@ def short_conv(
 
     Returns y: [B, L, D], in x's dtype, and the state after the last token of each sequence. Sums are in float32.
     """
+    return _conv(x, weight, bias, state, activation, cu_seqlens, backend)
+
+
+@planned
+def _conv(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    state: Tensor | None,
+    activation: str | None,
+    cu_seqlens: Tensor | None,
+    backend: str,
+) -> Callable[..., tuple[Tensor, Tensor]]:
     op = "short_conv"
     sizes = checks.check_shapes(op, x=(x, "B L D"), weight=(weight, "D K"), bias=(bias, "? D"))
     sizes["N"] = checks.check_cu_seqlens(op, cu_seqlens, x)
-    state = _check(op, x, weight, bias, state, activation, sizes)
+    _check(op, x, weight, bias, state, activation, sizes)
     form = checks.choose_backend(op, BACKENDS, backend, auto="blocked", like=x)
-    return form(x, weight, bias, state, activation, cu_seqlens)
+    whole = state is not None and cu_seqlens is None and x.dtype == torch.float32
+    if form is BACKENDS["cpp"] and whole and plain(x, weight, bias, state):
+        forward = cpp.forward_like(x, weight, activation)
+        return lambda *inputs: forward(*inputs[:6])
+    shape = [sizes["N"], sizes["K"] - 1, sizes["D"]]
+
+    def run(
+        x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor | None, activation: str | None, *others: Any
+    ) -> tuple[Tensor, Tensor]:
+        cu_seqlens = others[0]
+        checks.check_cu_seqlens(op, cu_seqlens, x)
+        state = x.new_zeros(shape) if state is None else state
+        return form(x, weight, bias, state, activation, cu_seqlens)
+
+    return run
 
 
 @without_autocast

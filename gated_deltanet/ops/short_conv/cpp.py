@@ -1,6 +1,7 @@
 """The short convolution in C++ (csrc/short_conv.cpp)."""
 
 import ctypes
+from collections.abc import Callable
 from ctypes import c_int32, c_int64, c_void_p
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from .. import native
 from ..library import empty_contiguous
-from ..packing import sequence_ends
+from ..packing import even_ends, sequence_ends
 
 
 class ShortConv(ctypes.Structure):
@@ -34,6 +35,24 @@ def forward(x, weight, bias, state, activation, cu_seqlens):
     arguments.y, arguments.last_state = native.rows(y), last_state.data_ptr()
     native.run("short_conv_forward", arguments)
     return y.squeeze(2), last_state
+
+
+def forward_like(x: Tensor, weight: Tensor, activation: str | None) -> Callable[..., tuple[Tensor, Tensor]]:
+    """`forward` of contiguous operands like these, in float32 and not packed."""
+    (B, L, D), K, threads = x.shape, weight.shape[1], torch.get_num_threads()
+    rows, ends = native.Rows(None, D, D), even_ends(B, L)
+    arguments = ShortConv(B, D, K, threads, False, activation == "silu", ends.data_ptr(), rows, y=rows)
+    run = native.again("short_conv_forward", arguments, ends)
+
+    def forward(
+        x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor, activation: str | None, cu_seqlens: None
+    ) -> tuple[Tensor, Tensor]:
+        y, last_state, taps = torch.empty_like(x), torch.empty_like(state), weight.mT.contiguous()
+        others = {} if bias is None else {"bias": bias}
+        run(x=x, taps=taps, state=state, y=y, last_state=last_state, **others)
+        return y, last_state
+
+    return forward
 
 
 def backward(grads, x, weight, bias, state, activation, cu_seqlens):

@@ -1,9 +1,12 @@
 """The gate of the MLP: SwiGLU."""
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from .. import checks
-from ..library import empty_contiguous, operator
+from ..library import empty_contiguous, operator, plain
+from ..plans import planned
 from . import cpp, reference
 
 SCHEMA = "(Tensor gate, Tensor up) -> Tensor"
@@ -29,9 +32,16 @@ def swiglu(gate: Tensor, up: Tensor, *, backend: str = "auto") -> Tensor:
 
     Returns y: [..., d], in the inputs' dtype; inside everything is float32 (float64 with float64 inputs).
     """
+    return _swiglu(gate, up, backend)
+
+
+@planned
+def _swiglu(gate: Tensor, up: Tensor, backend: str) -> Callable[..., Tensor]:
     op = "swiglu"
     axes = " ".join([f"x{i}" for i in range(getattr(gate, "ndim", 1) - 1)] + ["d"])
     checks.check_shapes(op, gate=(gate, axes), up=(up, axes))
     checks.check_floats(op, gate=gate, up=up)
     form = checks.choose_backend(op, BACKENDS, backend, auto="reference", like=gate)
-    return form(gate, up)
+    if form is BACKENDS["cpp"] and plain(gate, up):
+        form = cpp.forward_like(gate)
+    return lambda gate, up, _: form(gate, up)

@@ -1,6 +1,7 @@
 """SwiGLU in C++ (csrc/swiglu.cpp)."""
 
 import ctypes
+from collections.abc import Callable
 from ctypes import c_int64
 
 import torch
@@ -23,6 +24,21 @@ def forward(gate, up):
     y = empty_contiguous(gate)
     run("swiglu_forward", {"gate": gate, "up": up, "y": y})
     return y
+
+
+def forward_like(gate: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    """`forward` of contiguous operands like this."""
+    size, d = gate.shape[:-1].numel(), gate.shape[-1] if gate.shape else 1
+    rows = native.Rows(None, d, d)
+    arguments = SwiGLU(size, d, torch.get_num_threads(), gate.dtype == torch.bfloat16, rows, rows, rows)
+    run = native.again("swiglu_forward", arguments)
+
+    def forward(gate: Tensor, up: Tensor) -> Tensor:
+        y = torch.empty_like(gate)
+        run(gate=gate, up=up, y=y)
+        return y
+
+    return forward
 
 
 def backward(grads, gate, up):
