@@ -1,0 +1,85 @@
+"""Training and scoring of one small model on one task: AdamW, a warm-up, a cosine; it ends when the task is solved."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Generator
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import AdamW
+
+from gated_deltanet.models import CausalLM
+
+from .batch import NOT_ASKED, Batch
+from .tasks import Task
+
+WEIGHT_DECAY, CLIP = 0.01, 1.0
+WARMUP = 50  # steps
+CHECKED = 100  # steps between checks
+SOLVED = 0.998  # of the hardest level trained, in two checks one after the other
+
+
+class Diverged(ValueError):
+    """There are numbers no more."""
+
+
+def stream(seed: int, number: int) -> Generator:
+    """Of random numbers: 0 to train, 1 to check, 2 to score with. Those of different seeds differ."""
+    return Generator().manual_seed(3 * seed + number)
+
+
+class Right(NamedTuple):
+    right: int
+    asked: int
+
+    @property
+    def accuracy(self) -> float:
+        return self.right / self.asked
+
+
+def train(model: CausalLM, task: Task, seed: int, steps: int) -> int:
+    """The number of steps that it took."""
+    batches, checks = stream(seed, 0), stream(seed, 1)
+    optimizer = AdamW(model.parameters(), lr=task.peak_lr, betas=(0.9, 0.95), weight_decay=WEIGHT_DECAY, fused=True)
+    solved = False
+    for step in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = task.peak_lr * schedule(step, steps)
+        batch = task.train(batches, task.trained[step % len(task.trained)])
+        learn(model, optimizer, batch, step)
+        if (step + 1) % CHECKED == 0:
+            before, solved = solved, right(model, task.score(checks, task.trained[-1])).accuracy >= SOLVED
+            if before and solved:
+                return step + 1
+    return steps
+
+
+def schedule(step: int, steps: int) -> float:
+    """The share of the peak: linear up, a cosine down to a tenth."""
+    warmup = min(1.0, (step + 1) / WARMUP)
+    return warmup * (0.55 + 0.45 * math.cos(math.pi * step / steps))
+
+
+def learn(model: CausalLM, optimizer: AdamW, batch: Batch, step: int) -> None:
+    loss = model.loss(batch.tokens, batch.targets, ignore_index=NOT_ASKED)
+    optimizer.zero_grad()
+    loss.backward()
+    norm = clip_grad_norm_(model.parameters(), CLIP)
+    if not math.isfinite(float(norm)):
+        raise Diverged(f"loss {float(loss):.4g} and gradient {float(norm):.4g} in step {step + 1}")
+    optimizer.step()
+
+
+@torch.no_grad()
+def right(model: CausalLM, batch: Batch, rows: int = 64) -> Right:
+    """How many answers are the most probable token, of all that are asked for."""
+    found = asked = 0
+    for tokens, targets in zip(batch.tokens.split(rows), batch.targets.split(rows), strict=True):
+        x, _ = model.hidden(tokens, keep_state=False)
+        here = targets != NOT_ASKED
+        logits = model.logits(x[here])
+        if not bool(logits.isfinite().all()):
+            raise Diverged("its logits are no numbers")
+        found += int((logits.argmax(-1) == targets[here]).sum())
+        asked += int(here.sum())
+    return Right(found, asked)
