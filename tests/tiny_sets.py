@@ -1,9 +1,11 @@
-"""The data sets of table 3 as tiny files, in the format of the real ones."""
+"""The data sets of tables 3 to 5 as tiny files, in the format of the real ones."""
 
 import gzip
 import json
 from pathlib import Path
 
+from gated_deltanet.eval.longbench_sets import MINI, TASKS
+from gated_deltanet.eval.recall_sets import RECALL
 from gated_deltanet.eval.sets import COMMONSENSE
 
 CHOICES = {"text": ["iron", "a feather", "a stone of some size", "water"], "label": ["A", "B", "C", "D"]}
@@ -46,10 +48,50 @@ ROWS = {
     * 2,
 }
 
+QUESTIONS = [
+    {"context": f"Ann has {n} cats. [PAR] She likes them.", "question": "How many cats has Ann?", "answers": [str(n)]}
+    for n in range(3)
+]
+RECALL_ROWS = {
+    "squad": QUESTIONS,
+    "fda": [{"doc_id": "K1", "key": "product code", "value": "OSK", "text": "# Summary\nProduct code: OSK\nPanel: 8"}]
+    * 2,
+    "triviaqa": QUESTIONS[:1],
+    "nq": QUESTIONS[:2],
+    "drop": QUESTIONS,
+}  # of SWDE none
+CLASSES = ["Date", "Reason", "Other location", "location"]
+LONGBENCH_ROWS = [
+    {"task": name, "id": n, "prompt": f"Read this. {'word ' * 40 * n}Answer:", "answers": ["a word", "words"]}
+    | ({"all_classes": CLASSES} if name == "trec" else {})
+    for name in (*TASKS, "passage_count")
+    for n in range(2)
+    if name != "qmsum"
+]
+NEWS_ROWS = [{"input": "", "context": f"Passage 1:\nNews {n}.", "answers": ["Old news."]} for n in range(3)]
+
 
 def write_sets(folder: Path) -> None:
     for name, data in COMMONSENSE.items():
         text = WIKITEXT if name == "wikitext" else "".join(json.dumps(row) + "\n" for row in ROWS[name])
-        file = folder / data.file
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(gzip.compress(text.encode()))
+        write_text(folder / data.file, text)
+
+
+def write_recall(folder: Path) -> None:
+    for name, rows in RECALL_ROWS.items():
+        write_rows(folder / RECALL[name].data.file, rows)
+
+
+def write_longbench(folder: Path) -> None:
+    """Of multi_news LongBench's own rows, of qmsum none, of the others prompts."""
+    write_rows(folder / MINI, LONGBENCH_ROWS)
+    write_rows(folder / "longbench_mini" / "multi_news_full.jsonl.gz", NEWS_ROWS)
+
+
+def write_rows(file: Path, rows: list[dict]) -> None:
+    write_text(file, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def write_text(file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(gzip.compress(text.encode()))

@@ -57,10 +57,14 @@ def check_out(file: Path) -> None:
 
 
 def write_json(file: Path, document: dict[str, Any]) -> None:
+    write_text(file, as_json(document) + "\n")
+
+
+def write_text(file: Path, text: str) -> None:
     """Whole or not at all: under another name first."""
     unfinished = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        unfinished.write_text(as_json(document) + "\n")
+        unfinished.write_text(text, encoding="utf-8")
         unfinished.replace(file)
     finally:
         unfinished.unlink(missing_ok=True)

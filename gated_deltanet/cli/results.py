@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from gated_deltanet.cli.report import as_markdown, print_json, print_markdown, print_table, write_json
+from gated_deltanet.cli.report import as_markdown, print_json, print_markdown, print_table, write_json, write_text
 
 
 def check_choice(json: bool, markdown: bool) -> None:
@@ -83,4 +83,4 @@ def write(
     """DIR/name.json and DIR/name.md; the picture is drawn apart, for it needs matplotlib."""
     write_json(out / f"{name}.json", document)
     notes = "\n".join(f"- {note}" for note in told(document))
-    (out / f"{name}.md").write_text(f"{as_markdown(title, columns, cells)}\n\n{notes}\n", encoding="utf-8")
+    write_text(out / f"{name}.md", f"{as_markdown(title, columns, cells)}\n\n{notes}\n")

@@ -1,4 +1,5 @@
 """Evaluation: the paper's benchmarks, from files or the hub, scored over our state or by lm-eval's own models.
 
-`commonsense` needs lm-evaluation-harness (`pip install 'gated-deltanet[eval]'`); the other suites need nothing more.
+`commonsense`, `recall` and `longbench` need lm-evaluation-harness (`pip install 'gated-deltanet[eval]'`); the other
+suites need nothing more.
 """

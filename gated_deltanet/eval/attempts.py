@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-FAILURES = (ValueError, OSError, KeyError)  # a file, a row or a data set that is not there; the hub's are OSErrors
+# A file, a row, a data set or a package that is not there; the hub's are OSErrors.
+FAILURES = (ValueError, OSError, KeyError, ModuleNotFoundError)
 
 
 class Failed(NamedTuple):

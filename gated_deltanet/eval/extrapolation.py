@@ -4,28 +4,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from gated_deltanet.models.model import CausalLM
 from gated_deltanet.quantity import show_size
 
 from .paper import FIG_2, LENGTHS
-from .scoring import judge
-
-PIECE = 4096  # tokens read at once
-
-
-@torch.inference_mode()
-def losses(model: CausalLM, tokens: Sequence[int], piece: int = PIECE) -> Tensor:
-    """−log p of each token but the first, [L − 1], float64: one pass, in pieces that go on from each other's state."""
-    row, state, found = torch.tensor([list(tokens)], device=model.head_weight.device), None, []
-    for start in range(0, len(tokens) - 1, piece):
-        part = row[:, start : start + piece][:, : len(tokens) - 1 - start]
-        x, state = model.hidden(part, state)
-        logprobs, _ = judge(model, x[0], row[0, start + 1 : start + 1 + part.shape[1]])
-        found.append(-logprobs.cpu())
-    return torch.cat(found) if found else torch.zeros(0, dtype=torch.float64)
 
 
 def by_bucket(loss: Tensor, ends: Sequence[int]) -> list[tuple[float, int]]:
@@ -86,6 +69,7 @@ def notes(document: dict[str, Any]) -> list[str]:
     others = [name for name, found in document["corpora"].items() if not found["own"]]
     return [
         *(f"Left out: {name}: {reason}." for name, reason in document["left_out"].items()),
+        *(f"Left out: up to {show_size(end)}: {reason}." for end, reason in document["refused"].items()),
         *([f"Other texts stand in for the paper's: {', '.join(others)}."] if others else []),
         "A length stands for the positions up to it and after the one before.",
         "Perplexities of models with other tokenizers do not compare; how they change with the length does.",

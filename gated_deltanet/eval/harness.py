@@ -79,7 +79,7 @@ class Harness(TemplateLM):
                 self.cache_hook.add_partial("loglikelihood_rolling", (text,), logprob)
         return sums
 
-    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+    def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
         """Prompts of like length together, those with the same settings only."""
         prompts = [self.tok_encode(request.args[0]) for request in requests]
         order = sorted(range(len(requests)), key=lambda i: (str(requests[i].args[1]), -len(prompts[i])))
@@ -115,7 +115,7 @@ class Harness(TemplateLM):
         scores = score(self.model, requests, share=self.share, tokens=self.tokens)
         return tqdm(scores, desc="scoring", total=len(requests), disable=quiet or None)  # None: unless a terminal
 
-    def _continue(self, prompts: list[list[int]], requests: list[Instance], some: list[int]) -> list[str]:
+    def _continue(self, prompts: list[list[int]], requests: list[Any], some: list[int]) -> list[str]:
         sampling = sampling_of(requests[some[0]].args[1])
         room = self.max_length - sampling.max_tokens
         if room < 1:

@@ -6,14 +6,14 @@ prompt and answer fill the length exactly, the needle lies between two sentences
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
-from tokenizers import Tokenizer
-
 from .sets import read_text
+
+Encode: TypeAlias = Callable[[str], list[int]]
 
 ANSWER = 128  # tokens kept free for the answer, as RULER does
 DEPTHS = 11  # 0, 10, …, 100 %
@@ -60,21 +60,17 @@ def words(folder: Path | None) -> tuple[Sequence[str], Sequence[str]]:
     return adjectives, nouns
 
 
-def haystack(task: Task, folder: Path | None, tokenizer: Tokenizer) -> list[list[int]]:
+def haystack(task: Task, folder: Path | None, encode: Encode) -> list[list[int]]:
     if not task.essays:
-        return [encode(tokenizer, f"{REPEATED}\n")]
+        return [encode(f"{REPEATED}\n")]
     if folder is None:
         raise ValueError("its haystack is of essays, expected --data-dir with paul_graham_essays/*.txt")
-    return sentences(essays(folder), tokenizer)
+    return sentences(essays(folder), encode)
 
 
-def sentences(text: str, tokenizer: Tokenizer) -> list[list[int]]:
+def sentences(text: str, encode: Encode) -> list[list[int]]:
     """The tokens of each sentence, with the space before it."""
-    return [encode(tokenizer, f" {each}") for each in re.split(r"(?<=[.!?])\s+", text) if each]
-
-
-def encode(tokenizer: Tokenizer, text: str) -> list[int]:
-    return tokenizer.encode(text, add_special_tokens=False).ids
+    return [encode(f" {each}") for each in re.split(r"(?<=[.!?])\s+", text) if each]
 
 
 def ask(
@@ -83,7 +79,7 @@ def ask(
     number: int,
     hay: Sequence[list[int]],
     keys: tuple[Sequence[str], Sequence[str]],
-    tokenizer: Tokenizer,
+    encode: Encode,
     begin: int,
 ) -> Question:
     """Question `number`, always the same: `length` tokens with room for the answer. begin: a document's first token."""
@@ -91,7 +87,7 @@ def ask(
     key = f"{rng.choice(keys[0])}-{rng.choice(keys[1])}"
     value = str(UUID(int=rng.getrandbits(128), version=4) if task.kind == "uuid" else rng.randint(10**6, 10**7 - 1))
     fields = {"kind": task.kind, "key": key, "value": value}
-    head, needle, tail = (encode(tokenizer, text.format(**fields)) for text in (HEAD, NEEDLE, TAIL))
+    head, needle, tail = (encode(text.format(**fields)) for text in (HEAD, NEEDLE, TAIL))
     room = length - ANSWER - 1 - len(head) - len(needle) - len(tail)
     if room < len(needle):
         raise ValueError(f"a haystack of {length} tokens has room for {room}, expected more than the needle's")

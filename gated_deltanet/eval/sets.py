@@ -1,4 +1,4 @@
-"""The data sets of table 3 as files of a folder, and their rows as lm-eval's tasks want them."""
+"""Data sets as files of a folder, their rows checked; those of table 3 as lm-eval's tasks want them."""
 
 import gzip
 import json
@@ -10,11 +10,12 @@ Row = dict[str, Any]
 
 
 class Set(NamedTuple):
-    """A data set: its file, the split lm-eval calls it, how many rows the paper's own has, and what a row must hold."""
+    """A data set: its file, the split lm-eval calls it, how many rows the paper's own has if that is known,
+    and what a row must hold."""
 
     file: str
     split: str
-    rows: int
+    rows: int | None
     fields: tuple[str, ...]
     convert: Callable[[Row], Row] = dict
     read: Callable[[Path], Iterator[tuple[int, Row]]] | None = None  # of a file that is not jsonl
@@ -29,14 +30,47 @@ def read_rows(data: Set, folder: Path) -> list[Row]:
     for line, row in (data.read or read_jsonl)(file):
         if missing := [name for name in data.fields if name not in row]:
             raise ValueError(f"{file}, row {line}: {', '.join(missing)} is missing")
-        rows.append(data.convert(row))
+        rows.append(converted(data.convert, row, f"{file}, row {line}"))
     if not rows:
         raise ValueError(f"{file} has no rows")
     return rows
 
 
+def converted(convert: Callable[[Row], Row], row: Row, where: str) -> Row:
+    try:
+        return convert(row)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
+def text(row: Row, name: str) -> str:
+    if not is_text(found := given(row, name)):
+        raise ValueError(f"{name} is {str(found)[:60]!r}, expected a string that is not empty")
+    return found
+
+
+def texts(row: Row, name: str) -> list[str]:
+    """A list of at least one, none of them empty: an empty answer would be in every text."""
+    found = given(row, name)
+    if not isinstance(found, list) or not found or not all(map(is_text, found)):
+        raise ValueError(f"{name} is {str(found)[:60]!r}, expected a list of strings that are not empty")
+    return found
+
+
+def given(row: Row, name: str) -> Any:
+    if row.get(name) is None:
+        raise ValueError(f"{name} is missing")
+    return row[name]
+
+
+def is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
 def read_jsonl(file: Path) -> Iterator[tuple[int, Row]]:
-    for number, line in enumerate(read_text(file).splitlines(), 1):
+    for number, line in enumerate(read_text(file).split("\n"), 1):  # splitlines() would cut at U+2028 in a string too
+        if not line.strip():
+            continue
         try:
             row = json.loads(line)
         except ValueError as error:

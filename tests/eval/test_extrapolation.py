@@ -10,7 +10,8 @@ from gated_deltanet import CausalLM, cli, get_preset, save
 from gated_deltanet.data.tokenizer import byte_tokenizer
 from gated_deltanet.eval import corpora
 from gated_deltanet.eval.answers import answered, kept
-from gated_deltanet.eval.extrapolation import by_bucket, curve, losses
+from gated_deltanet.eval.extrapolation import by_bucket, curve
+from gated_deltanet.eval.readers import losses
 
 TURNS = [{"speaker": "Ann", "content": "Hello."}, {"speaker": "Sue", "content": "Bye."}]
 PROMPT = "You are given a story.\n\nStory: Once upon a time.\n\nNow, answer the question based on the story: who?"

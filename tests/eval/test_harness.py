@@ -1,14 +1,12 @@
 """Against lm-eval's own Hugging Face path: the same tasks on the same rows, request by request."""
 
 import json
-from dataclasses import replace
 
 import pytest
-import torch
+from tiny_models import BYTES, ours, write
 from tiny_sets import write_sets
 
-from gated_deltanet import CausalLM, cli, get_preset, save
-from gated_deltanet.data.tokenizer import byte_tokenizer
+from gated_deltanet import cli, save
 from gated_deltanet.eval.sets import COMMONSENSE
 
 pytest.importorskip("lm_eval", reason="lm-eval is not installed")
@@ -18,11 +16,12 @@ from lm_eval import simple_evaluate  # pyright: ignore[reportMissingImports]  # 
 from lm_eval.api.instance import Instance  # pyright: ignore[reportMissingImports]  # noqa: E402
 from lm_eval.models.huggingface import HFLM  # pyright: ignore[reportMissingImports]  # noqa: E402
 
-import gated_deltanet.interop.huggingface  # noqa: E402, F401
 from gated_deltanet.eval import tasks  # noqa: E402
 from gated_deltanet.eval.checkpoints import is_ours  # noqa: E402
 from gated_deltanet.eval.harness import Harness, sampling_of  # noqa: E402
 from gated_deltanet.eval.language_model import open_model  # noqa: E402
+from gated_deltanet.eval.remembering import Remembering  # noqa: E402
+from gated_deltanet.interop.huggingface import to_fast_tokenizer, to_huggingface  # noqa: E402
 
 ARCHITECTURES = ("gdn", "gdn-h1", "mamba2", "transformer")
 LENGTH = 64  # so that passages are cut, and articles take several windows
@@ -38,33 +37,49 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """A saved model of each architecture."""
-    made = {}
-    for architecture in ARCHITECTURES:
-        torch.manual_seed(0)
-        model = CausalLM(replace(get_preset(f"{architecture}-nano"), vocab_size=257))
-        for weight in model.parameters():
-            weight.data += 0.02 * torch.randn_like(weight)  # so that it has opinions
-        made[architecture] = tmp_path_factory.mktemp(architecture)
-        save(model, made[architecture], byte_tokenizer())
+    made = {architecture: tmp_path_factory.mktemp(architecture) for architecture in ARCHITECTURES}
+    for architecture, folder in made.items():
+        save(ours(architecture), folder, BYTES)
     return made
 
 
-def answers(model, name, folder) -> list:
-    """What the model says to every request of a task."""
-    task, _ = tasks.on_files(name, COMMONSENSE[name], folder, None)
-    simple_evaluate(model, tasks=[task], num_fewshot=0, bootstrap_iters=0, task_manager=tasks.tasks())
-    return [request.resps[0] for request in task.instances]
+def evaluate(model, folder) -> tuple[dict, dict]:
+    """By lm-eval, without anything of ours but the rows: of every task its answers, request by request, and scores."""
+    loaded = {name: tasks.on_files(name, data, folder, None)[0] for name, data in COMMONSENSE.items()}
+    run = {"tasks": list(loaded.values()), "num_fewshot": 0, "bootstrap_iters": 0, "task_manager": tasks.tasks()}
+    results = simple_evaluate(model, **run)["results"]  # pyright: ignore
+    answers = {name: [request.resps[0] for request in task.instances] for name, task in loaded.items()}
+    return answers, {name: tasks.numbers(results[name])["scores"] for name in loaded}
+
+
+def check_answers(found, expected) -> None:
+    """To 1e-4 in log-likelihood."""
+    for name in COMMONSENSE:
+        for this, that in zip(found[name], expected[name], strict=True):
+            assert this == pytest.approx(that, abs=1e-4, rel=1e-6), name
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_every_task_scores_as_lm_evals_own_path(architecture, folders, data):
-    folder = str(folders[architecture])
-    ours = open_model(folder, max_length=LENGTH, share=True)
-    assert isinstance(ours, Harness)
-    theirs = HFLM(pretrained=folder, batch_size=3, max_length=LENGTH, device="cpu")
-    for name in COMMONSENSE:
-        for found, expected in zip(answers(ours, name, data), answers(theirs, name, data), strict=True):
-            assert found == pytest.approx(expected, abs=1e-4, rel=1e-6), name
+def test_every_task_scores_as_lm_evals_own_path(architecture, folders, data, tmp_path):
+    to_huggingface(ours(architecture), BYTES).save_pretrained(tmp_path)
+    to_fast_tokenizer(BYTES).save_pretrained(tmp_path)
+    model = open_model(str(folders[architecture]), max_length=LENGTH, share=True)
+    assert isinstance(model, Harness)
+    theirs = HFLM(pretrained=str(tmp_path), batch_size=3, max_length=LENGTH, device="cpu")
+    check_answers(evaluate(model, data)[0], evaluate(theirs, data)[0])
+
+
+@pytest.mark.parametrize("architecture", ["gpt2", "llama"])
+def test_other_models_have_lm_evals_own_scores(architecture, data, tmp_path, capsys):
+    folder = write(architecture, tmp_path)
+    theirs = HFLM(pretrained=folder, batch_size=1, max_length=LENGTH, device="cpu")
+    answers, scores = evaluate(theirs, data)
+    check_answers(evaluate(open_model(folder, max_length=LENGTH, share=True), data)[0], answers)
+    assert cli.main(["eval", folder, "--data-dir", str(data), "--max-length", str(LENGTH), "--json"]) is None
+    sets = json.loads(capsys.readouterr().out)["sets"]
+    assert set(sets) == set(COMMONSENSE)
+    for name, found in sets.items():
+        assert found["scores"] == pytest.approx(scores[name], rel=1e-4), name
 
 
 def test_generation_is_lm_evals_own(folders):
@@ -127,26 +142,22 @@ def test_a_killed_evaluation_has_kept_what_was_finished(task, left, folders, dat
 
     monkeypatch.setattr(harness, "TEXTS", 1)
     model = open_model(str(folders["gdn"]), max_length=None, share=True)
-    arguments = (model, task, COMMONSENSE[task], data)
+
+    def evaluate():
+        remembering = Remembering(model, tmp_path / "answers.jsonl")
+        tasks.evaluate(remembering, task, COMMONSENSE[task], data, limit=None)
+
     monkeypatch.setattr(harness, "score", breaks)
     with pytest.raises(KeyboardInterrupt):
-        tasks.evaluate(*arguments, limit=None, memory=tmp_path / "answers")
+        evaluate()
     monkeypatch.setattr(harness, "score", lambda model, wanted, **x: asked.extend(wanted) or score(model, wanted, **x))
-    tasks.evaluate(*arguments, limit=None, memory=tmp_path / "answers")
+    evaluate()
     assert len(asked) == left
 
 
 def test_other_checkpoints_are_lm_evals(folders, tmp_path, data):
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    from gated_deltanet.interop.huggingface import to_fast_tokenizer
-
-    GPT2LMHeadModel(GPT2Config(vocab_size=257, n_positions=256, n_embd=16, n_layer=1, n_head=2)).save_pretrained(
-        tmp_path
-    )
-    to_fast_tokenizer(byte_tokenizer()).save_pretrained(tmp_path)
-    assert not is_ours(str(tmp_path))
+    assert not is_ours(write("gpt2", tmp_path))
     assert is_ours(str(folders["gdn"]))
     model = open_model(str(tmp_path), max_length=None, share=True)
-    found = tasks.evaluate(model, "piqa", COMMONSENSE["piqa"], data, limit=2, memory=None)
+    found = tasks.evaluate(model, "piqa", COMMONSENSE["piqa"], data, limit=2)
     assert (found["rows"], found["rows_held"]) == (2, 3)

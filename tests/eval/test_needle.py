@@ -13,7 +13,11 @@ HAY = "It was night. Was it dark? It was! And so on, for 3.5 hours."
 
 
 def question(task: str, length: int, number: int):
-    return ask(TASKS[task], length, number, sentences(HAY, BYTES), WORDS, BYTES, begin=256)
+    return ask(TASKS[task], length, number, sentences(HAY, encode), WORDS, encode, begin=256)
+
+
+def encode(text: str) -> list[int]:
+    return BYTES.encode(text).ids
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -34,7 +38,7 @@ def test_questions_are_always_the_same_and_differ():
 
 
 def test_the_needle_lies_between_sentences_near_its_depth():
-    hay = sentences(HAY, BYTES)
+    hay = sentences(HAY, encode)
     assert [BYTES.decode(each) for each in hay][:2] == [" It was night.", " Was it dark?"]
     assert [len(cut(hay, 300, depth)[0]) for depth in (0, 1)] == [0, 300]
     before, after = cut(hay, 300, 0.5)
@@ -82,7 +86,7 @@ def test_the_command_leaves_out_what_needs_essays_and_goes_on_from_kept_answers(
     assert [(cell["task"], cell["rows"]) for cell in first["cells"]] == [("S-NIAH-1", 2)]
     assert (out / "needle.png").stat().st_size > 1000
     assert "Gated DeltaNet 1.3B (paper)" in (out / "needle.md").read_text()
-    monkeypatch.setattr("gated_deltanet.models.generate", None)
+    monkeypatch.setattr("gated_deltanet.eval.readers.generate", None)
     assert cli.main([*command, "--out", str(out)]) is None
     assert json.loads((out / "needle.json").read_text())["cells"] == first["cells"]
 

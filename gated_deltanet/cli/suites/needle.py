@@ -8,7 +8,7 @@ from typing import Any
 
 from gated_deltanet.cli.eval import Eval
 
-from .report import Report, answers, check_any, open_ours
+from .report import Report, answers, check_any, open_reader
 
 NEEDLES = 500  # of each task and length, as RULER has them
 TOKENS = 16384  # of haystacks, read at once
@@ -19,11 +19,11 @@ def run(options: Eval, document: dict[str, Any]) -> Report:
     from gated_deltanet.eval.attempts import attempts
     from gated_deltanet.quantity import parse_size
 
-    model, texts = open_ours(options)
+    reader = open_reader(options)
     lengths = sorted({parse_size("--lengths", length) for length in options.lengths})
     cells = {f"{task} {length}": (task, length) for task, length in product(needle.TASKS, lengths)}
     start = perf_counter()
-    found, document["left_out"] = attempts(cells, lambda name: find_needles(options, model, texts, *cells[name]))
+    found, document["left_out"] = attempts(cells, lambda name: find_needles(options, reader, *cells[name]))
     check_any(found, document)
     document["cells"] = needle.cells([each for results in found.values() for each in results])
     tasks = dict.fromkeys(cell["task"] for cell in document["cells"])
@@ -37,21 +37,19 @@ def run(options: Eval, document: dict[str, Any]) -> Report:
     return Report(table, screen, needle_report.notes(document))
 
 
-def find_needles(options: Eval, model: Any, texts: Any, task: str, length: int) -> list[dict[str, Any]]:
+def find_needles(options: Eval, reader: Any, task: str, length: int) -> list[dict[str, Any]]:
     """Of each question where the needle was, and whether it was found."""
-    from gated_deltanet.data.tokenizer import end_of_text
     from gated_deltanet.eval import needle
-    from gated_deltanet.models import Sampling, generate
 
-    end, keys = end_of_text(texts), needle.words(options.data_dir)
-    hay = needle.haystack(needle.TASKS[task], options.data_dir, texts)
-    asked = [needle.ask(needle.TASKS[task], length, i, hay, keys, texts, end) for i in range(options.limit or NEEDLES)]
+    if reader.longest is not None and length > reader.longest:
+        raise ValueError(f"{length} tokens, expected at most the {reader.longest} that the model can read")
+    keys, hay = needle.words(options.data_dir), needle.haystack(needle.TASKS[task], options.data_dir, reader.encode)
+    numbers = range(options.limit or NEEDLES)
+    asked = [needle.ask(needle.TASKS[task], length, i, hay, keys, reader.encode, reader.begin) for i in numbers]
     prompts = {" ".join(map(str, question.tokens)): question.tokens for question in asked}
-    sampling = Sampling(temperature=0, max_tokens=needle.ANSWER)
 
     def write_on(some: list[str]) -> list[str]:
-        rows = [prompts[each] for each in some]
-        return [x.text for x in generate(model, rows, sampling, tokenizer=texts, end=end)]
+        return reader.write_on([prompts[each] for each in some], needle.ANSWER)
 
     at_once = max(1, TOKENS // length)
     said = answers(options, f"{task}, {length} tokens", list(prompts), write_on, at_once, needle.ANSWER)

@@ -1,11 +1,12 @@
 """What every suite of `gdn eval` shares: its report, and answers that are kept."""
 
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from gated_deltanet.cli.eval import Eval
-from gated_deltanet.cli.report import as_markdown, tracked, write_json
+from gated_deltanet.cli.report import as_markdown, tracked, write_json, write_text
 
 Table: TypeAlias = tuple[str, list[str], list[list[str]]]  # title, columns, cells
 
@@ -16,12 +17,21 @@ class Report(NamedTuple):
     notes: list[str]
 
 
-def open_ours(options: Eval) -> tuple[Any, Any]:
-    """A model of ours and its tokenizer: other models have no state that we could carry."""
-    from gated_deltanet.data import tokenizer
-    from gated_deltanet.models import load
+def open_reader(options: Eval) -> Any:
+    """The checkpoint as an `eval.readers.Reader`."""
+    from gated_deltanet.eval.checkpoints import is_ours
 
-    return load(options.checkpoint).eval(), tokenizer.load(options.checkpoint)
+    if is_ours(options.checkpoint):
+        from gated_deltanet.cli.loading import load
+        from gated_deltanet.eval.readers import Ours
+
+        return Ours(*load(Path(options.checkpoint), options.device))
+    if find_spec("transformers") is None:
+        what = f"{options.checkpoint} is not one of our models, and others need transformers"
+        raise ModuleNotFoundError(f"{what}: pip install 'gated-deltanet[hf]'")
+    from gated_deltanet.eval.foreign import open_foreign
+
+    return open_foreign(options.checkpoint, options.device)
 
 
 def answers(
@@ -49,5 +59,18 @@ def check_any(found: Any, document: dict[str, Any]) -> None:
 
 def write(out: Path, name: str, document: dict[str, Any], report: Report) -> None:
     write_json(out / f"{name}.json", document)
-    text = f"{as_markdown(*report.table)}\n\n" + "".join(f"- {note}\n" for note in report.notes)
-    (out / f"{name}.md").write_text(text, encoding="utf-8")
+    write_text(out / f"{name}.md", as_text(report))
+
+
+def write_overview(out: Path, found: dict[str, tuple[Any, Report]], left_out: dict[str, str]) -> None:
+    """What several suites found in one text, with their pictures."""
+    parts = []
+    for name, (_, report) in found.items():
+        picture = f"\n![{name}]({name}.png)\n" if (out / f"{name}.png").exists() else ""
+        parts.append(f"## {name}\n\n{as_text(report)}{picture}")
+    parts += [f"## {name}\n\nLeft out: {reason}.\n" for name, reason in left_out.items()]
+    write_text(out / "report.md", "\n".join(parts))
+
+
+def as_text(report: Report) -> str:
+    return f"{as_markdown(*report.table)}\n\n" + "".join(f"- {note}\n" for note in report.notes)
