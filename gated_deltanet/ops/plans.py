@@ -25,25 +25,7 @@ def planned(plan: Callable[..., Callable[..., R]]) -> Callable[..., R]:
         if watched():
             return plan(*inputs)(*inputs)
         grad = is_grad_enabled()
-        layout = (
-            native.loaded(),
-            get_num_threads(),
-            grad,
-            *[
-                (
-                    type(x),
-                    x.shape,
-                    x.dtype,
-                    x.is_cpu or x.device,
-                    x.is_contiguous(),
-                    x.is_neg(),
-                    grad and x.requires_grad,
-                )
-                if isinstance(x, Tensor)
-                else x
-                for x in inputs
-            ],
-        )
+        layout = (native.loaded(), get_num_threads(), grad, *[layout_of(x, grad) for x in inputs])
         try:
             run = plans.get(layout)
         except TypeError:  # what cannot be hashed is nothing an op takes: the plan will say so
@@ -56,3 +38,11 @@ def planned(plan: Callable[..., Callable[..., R]]) -> Callable[..., R]:
         return run(*inputs)
 
     return call
+
+
+def layout_of(x: Any, grad: bool) -> Hashable:
+    """A tensor's, or what is not one."""
+    if not isinstance(x, Tensor):
+        return x
+    where = x.is_cpu or x.device
+    return type(x), x.shape, x.dtype, where, x.is_contiguous(), x.is_neg(), grad and x.requires_grad

@@ -50,16 +50,16 @@ def gated_delta_mix(
 
 @planned
 def _mix(*inputs: Any) -> Callable[..., tuple[Tensor, Tensor]]:
-    q, v, state = inputs[0], inputs[2], inputs[7]
-    one_token = isinstance(q, Tensor) and q.shape[1:2] == (1,) and inputs[7] is not None and inputs[9] is None
-    if not (one_token and plain(*inputs)) or _checked(*inputs)[0] is not BACKENDS["cpp-recurrent"]:
+    q, _, v, *_, state, _, cu_seqlens, _ = inputs
+    one_token = isinstance(q, Tensor) and q.shape[1:2] == (1,) and cu_seqlens is None and plain(*inputs)
+    if not (one_token and isinstance(state, Tensor)) or _checked(*inputs)[0] is not BACKENDS["cpp-recurrent"]:
         return _by_form
     step = cpp_recurrent.step_like(q, v, state, lambda *_: None, normalise=True)
 
     def run(*inputs: Any) -> tuple[Tensor, Tensor]:
-        q, k, v, a, b, A_log, dt_bias, state, beta_max, _, _ = inputs
+        q, k, v, *raw, state, beta_max, _, _ = inputs
         last_state = torch.empty_like(state)
-        o = step(q, k, v, *gates(a, b, A_log, dt_bias, beta_max, state.dtype), state, last_state)
+        o = step(q, k, v, *gates(*raw, beta_max=beta_max, dtype=state.dtype), state, last_state)
         return _by_form(*inputs) if o is None else (o, last_state)  # _by_form says what is wrong
 
     return run
@@ -70,22 +70,10 @@ def _by_form(*inputs: Any) -> tuple[Tensor, Tensor]:
     return form(*operands)
 
 
-def _checked(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    a: Tensor,
-    b: Tensor,
-    A_log: Tensor,
-    dt_bias: Tensor,
-    state: Tensor | None,
-    beta_max: float,
-    cu_seqlens: Tensor | None,
-    backend: str,
-) -> tuple[Callable, tuple[Any, ...]]:
+def _checked(*inputs: Any) -> tuple[Callable, tuple[Any, ...]]:
     """The form to run, and what it takes."""
-    op = "gated_delta_mix"
-    sizes, log_alpha, beta = _check(op, q, k, v, a, b, A_log, dt_bias, beta_max, "B L")
+    op, (q, k, v, *raw, state, beta_max, cu_seqlens, backend) = "gated_delta_mix", inputs
+    sizes, log_alpha, beta = _check(op, q, k, v, *raw, beta_max=beta_max, tokens="B L")
     sizes["N"] = checks.check_cu_seqlens(op, cu_seqlens, q)
     state = checks.check_state(op, state, "N H_v d_k d_v", sizes, like=q)
     return choose(op, BACKENDS, backend, q), (q, k, v, log_alpha, beta, state, cu_seqlens)
@@ -111,46 +99,26 @@ def gated_delta_mix_step_(
 
 
 @planned
-def _step_(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    a: Tensor,
-    b: Tensor,
-    A_log: Tensor,
-    dt_bias: Tensor,
-    state: Tensor,
-    beta_max: float,
-) -> Callable[..., Tensor]:
-    op = "gated_delta_mix_step_"
-    sizes, log_alpha, beta = _check(op, q, k, v, a, b, A_log, dt_bias, beta_max, "N")
+def _step_(*inputs: Any) -> Callable[..., Tensor]:
+    op, (q, k, v, *raw, state, beta_max) = "gated_delta_mix_step_", inputs
+    sizes, log_alpha, beta = _check(op, q, k, v, *raw, beta_max=beta_max, tokens="N")
     checks.check_step_state(op, state, "N H_v d_k d_v", sizes, like=q)
-    checks.check_no_grad(op, q, k, v, a, b, A_log, dt_bias, state)
+    checks.check_no_grad(op, q, k, v, *raw, state)
     if not cpp_recurrent.can_step(q, k, v, log_alpha, beta, state):
         return _composed_step_
     step = cpp_recurrent.step_like(q, v, state, lambda *_: None, normalise=True)
 
     def run(*inputs: Any) -> Tensor:
-        q, k, v, a, b, A_log, dt_bias, state, beta_max = inputs
-        log_alpha, beta = gates(a, b, A_log, dt_bias, beta_max, state.dtype)
-        o = step(*(x.contiguous() for x in (q, k, v, log_alpha, beta)), state)
+        q, k, v, *raw, state, beta_max = inputs
+        o = step(*(x.contiguous() for x in (q, k, v, *gates(*raw, beta_max=beta_max, dtype=state.dtype))), state)
         return _composed_step_(*inputs) if o is None else o
 
     return run
 
 
-def _composed_step_(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    a: Tensor,
-    b: Tensor,
-    A_log: Tensor,
-    dt_bias: Tensor,
-    state: Tensor,
-    beta_max: float,
-) -> Tensor:
-    _, log_alpha, beta = _check("gated_delta_mix_step_", q, k, v, a, b, A_log, dt_bias, beta_max, "N")
+def _composed_step_(*inputs: Any) -> Tensor:
+    q, k, v, *raw, state, beta_max = inputs
+    _, log_alpha, beta = _check("gated_delta_mix_step_", q, k, v, *raw, beta_max=beta_max, tokens="N")
     return gated_delta_rule_step_(*unit_keys(q, k), v, log_alpha, beta, state)
 
 
