@@ -5,7 +5,6 @@ One line of JSON each; lm-eval's own cache would be unpickled. Needs lm-eval.
 
 import json
 from collections.abc import Iterable
-from functools import partialmethod
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ class Remembering(LM):
             with self.file.open("a") as lines:
                 lines.write(json.dumps([key, answer]) + "\n")
 
-    def _answer(self, kind: str, requests: list[Any], **_: Any) -> list[Any]:
+    def _answer(self, kind: str, requests: list[Any]) -> list[Any]:
         unknown = [request for request in requests if key_of(kind, request.args) not in self.known]
         if unknown:
             for request, answer in zip(unknown, getattr(self.model, kind)(unknown), strict=True):
@@ -38,9 +37,14 @@ class Remembering(LM):
         found = (self.known[key_of(kind, request.args)] for request in requests)
         return [tuple(answer) if isinstance(answer, list) else answer for answer in found]
 
-    loglikelihood = partialmethod(_answer, "loglikelihood")
-    loglikelihood_rolling = partialmethod(_answer, "loglikelihood_rolling")
-    generate_until = partialmethod(_answer, "generate_until")
+    def loglikelihood(self, requests: list[Any], **_: Any) -> list[tuple[float, bool]]:
+        return self._answer("loglikelihood", requests)
+
+    def loglikelihood_rolling(self, requests: list[Any], **_: Any) -> list[float]:
+        return self._answer("loglikelihood_rolling", requests)
+
+    def generate_until(self, requests: list[Any], **_: Any) -> list[str]:
+        return self._answer("generate_until", requests)
 
 
 def key_of(kind: str, asked: Iterable[Any]) -> str:
