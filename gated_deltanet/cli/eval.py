@@ -57,7 +57,9 @@ class Eval:
             found, left_out = {suites[0]: evaluate(self, suites[0])}, {}
         else:
             from gated_deltanet.eval.attempts import attempts
+            from gated_deltanet.eval.checkpoints import is_ours
 
+            is_ours(self.checkpoint)  # or it raises, once for all suites
             found, left_out = attempts(suites, lambda name: evaluate(self, name))
             if self.out and found:
                 write_overview(self.out, found, left_out)

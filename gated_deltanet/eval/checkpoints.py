@@ -16,7 +16,7 @@ def is_ours(checkpoint: str) -> bool:
     """Or another's, by its folder or its name on the Hugging Face hub."""
     file = Path(checkpoint) / CONFIG
     if not file.exists():
-        if Path(checkpoint).is_dir() or checkpoint in PRESETS or not re.fullmatch(NAME, checkpoint):
+        if Path(checkpoint).is_dir() or checkpoint in PRESETS or not is_name(checkpoint):
             raise not_saved(checkpoint)
         return False
     try:
@@ -24,6 +24,12 @@ def is_ours(checkpoint: str) -> bool:
     except ValueError as error:
         raise ValueError(f"{file} is not JSON: {error}") from error
     return isinstance(values, dict) and values.get("model_type") == MODEL_TYPE
+
+
+def is_name(checkpoint: str) -> bool:
+    """Whether it may be on the hub: runs/tiny is meant to be a folder where there is one named runs."""
+    owner, slash, _ = checkpoint.rpartition("/")
+    return re.fullmatch(NAME, checkpoint) is not None and not (slash and Path(owner).is_dir())
 
 
 def check_tokenizer(checkpoint: str) -> None:

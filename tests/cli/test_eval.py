@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 from tiny_models import make
@@ -44,14 +45,16 @@ def test_without_lm_eval_the_extra_is_named(monkeypatch, capsys):
     assert "pip install 'gated-deltanet[eval]'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("suite", ["commonsense", "needle", "extrapolation"])
-def test_a_checkpoint_that_is_none_is_named(suite, tmp_path, capsys):
+@pytest.mark.parametrize("suite", ["commonsense", "needle", "extrapolation", "all"])
+def test_a_checkpoint_that_is_none_is_named(suite, tmp_path, capsys, monkeypatch):
     pytest.importorskip("lm_eval", reason="lm-eval is not installed")
     wrong = {
         str(tmp_path): f"no config.json in {tmp_path}",
         str(tmp_path / "none"): f"there is no folder {tmp_path / 'none'}",
         "gdn-nano": "gdn-nano is a preset",
+        "tests/none": "there is no folder tests/none",
     }
+    monkeypatch.chdir(Path(__file__).parents[2])
     for checkpoint, message in wrong.items():
         assert cli.main(["eval", checkpoint, "--suite", suite]) == 2
         assert message in capsys.readouterr().err
