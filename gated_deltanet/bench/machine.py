@@ -16,7 +16,7 @@ from gated_deltanet.ops import native
 
 CPUINFO = Path("/proc/cpuinfo")
 FLAGS = ("avx2", "fma", "avx512f", "avx512_bf16", "amx_bf16", "neon", "asimd", "asimdhp", "bf16", "i8mm", "sve")
-EXTRA_OF = {"transformers": "test"}  # optional package: the extra that brings it
+EXTRA_OF = {"transformers": "hf"}  # optional package: the extra that brings it
 
 
 def describe() -> dict[str, Any]:
