@@ -15,7 +15,7 @@ class Demo:
     Example: gdn demo --minutes 1
     """
 
-    minutes: float = 3.0
+    minutes: float = 2.5
     """Of training, about."""
     out: Path | None = None
     """The folder of the run; default: runs/demo, or the next free one."""
