@@ -1,53 +1,78 @@
-# make demo | test | check | sanitize: each does all set-up by itself, in .venv, and is quick the second time.
+# make demo | test | check | sanitize | test-arm | fuzz: each does all set-up by itself, in .venv, and is quick the second time.
 PYTHON ?= python3
-BIN := .venv/bin
-PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt
-SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/*)
+VENV ?= .venv
+BIN := $(VENV)/bin
+CONSTRAINTS ?= constraints.txt
+# --no-compile: Python compiles what is imported, pip would compile all of torch and transformers
+PIP = $(BIN)/python -m pip install --quiet --no-compile --constraint $(CONSTRAINTS)
+SOURCES := pyproject.toml $(CONSTRAINTS) constraints-tested.txt CMakeLists.txt $(wildcard csrc/*)
 
 # make test-slow adds the tests that take minutes.
-.PHONY: demo test test-slow check sanitize format clean
+.PHONY: demo test test-slow test-oldest-torch test-processors test-arm fuzz check sanitize format clean
 .DELETE_ON_ERROR:
 
-demo: .venv/.core
+demo: $(VENV)/.core
 	$(BIN)/gdn demo
 
-test: .venv/.dev
+test: $(VENV)/.test
 	$(BIN)/python -m pytest -n 2
 
-test-slow: .venv/.dev
+test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -n 2 -m 'slow or not slow'
 
-check: .venv/.dev
+# The oldest torch that pyproject.toml allows, in an environment of its own.
+test-oldest-torch:
+	$(MAKE) VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt test
+
+# The tests whose results a processor may change, under every instruction set and library cap: see tools/processors.py.
+test-processors: $(VENV)/.test
+	$(BIN)/python tools/processors.py
+
+check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright --warnings
 	$(BIN)/python -m pytest -n 2
 
 # The kernels under the address and undefined-behaviour sanitizers, their scratch memory filled with NaN.
-sanitize: .venv/.dev
+sanitize: $(VENV)/.test
 	cmake -S . -B build/sanitize -DGDN_SANITIZE=ON
 	cmake --build build/sanitize --parallel 2
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 \
 	UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 $(BIN)/python -m pytest -n 2 --native build/sanitize/libgdn.so -k 'cpp or native' tests/ops
 
-format: .venv/.dev
+# Recorded calls of every kernel replayed without Python: on this machine, and for ARM if there are a cross compiler and an emulator.
+test-arm: $(VENV)/.test
+	nice $(BIN)/python tools/native_replay.py
+
+# Random calls of every op, held to the error budget: as many of each as CASES says.
+CASES ?= 1000
+fuzz: $(VENV)/.test
+	$(BIN)/python tools/fuzz_ops.py --cases $(CASES)
+
+format: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf .venv build dist .pytest_cache .hypothesis .ruff_cache
+	rm -rf .venv .venv-oldest build dist .pytest_cache .hypothesis .ruff_cache
 
 # torch from its CPU index where there is no GPU: see tools/torch_index.py
-.venv/.core: $(SOURCES) | .venv/bin/python
+$(VENV)/.core: $(SOURCES) | $(VENV)/bin/python
 	$(PIP) $$($(BIN)/python tools/torch_index.py) --editable .
 	@$(BIN)/python tools/native_kernels.py
 	@touch $@
 
-.venv/.dev: $(SOURCES) | .venv/bin/python
+$(VENV)/.test: $(SOURCES) | $(VENV)/bin/python
+	$(PIP) $$($(BIN)/python tools/torch_index.py) --editable '.[test]'
+	@$(BIN)/python tools/native_kernels.py
+	@touch $(VENV)/.core $@
+
+$(VENV)/.dev: $(SOURCES) | $(VENV)/bin/python
 	$(PIP) $$($(BIN)/python tools/torch_index.py) --editable '.[dev]'
 	@$(BIN)/python tools/native_kernels.py
-	@touch .venv/.core $@
+	@touch $(VENV)/.core $(VENV)/.test $@
 
-.venv/bin/python:
+$(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "gated-deltanet needs Python 3.10 or newer, this is " + sys.version.split()[0] + "; try: make PYTHON=python3.12")'
-	$(PYTHON) -m venv .venv
+	$(PYTHON) -m venv $(VENV)

@@ -1,4 +1,5 @@
-// The C interface: plain structs that Python fills through ctypes (gated_deltanet/ops/native.py mirrors them).
+// The C interface: plain structs that Python fills through ctypes. gated_deltanet/ops/native.py mirrors Rows and Rule, the
+// cpp.py of an op the structs of its own.
 #pragma once
 #include <cstdint>
 
@@ -10,9 +11,10 @@ struct Rows {
     int64_t token, head;
 };
 
-// gated_delta_rule, forward and backward. Sequence n is the tokens ends[n] to ends[n + 1].
+// gated_delta_rule and linear_attention, forward and backward. Sequence n is the tokens ends[n] to ends[n + 1].
 struct Rule {
     int64_t N, H, H_v, d_k, d_v, threads;
+    int64_t interval;   // tokens between checkpoints: a multiple of the 16 of a chunk
     int32_t bfloat16;   // q, k, v, o and their gradients; everything else is float
     int32_t normalise;  // q and k are first made unit vectors, and q scaled by d_k^-1/2
     const int64_t *ends;
@@ -27,6 +29,13 @@ struct Rule {
     Rows do_, dq, dk, dv, dlog_alpha, dbeta;
     const float *dlast_state;
     float *dstate;
+};
+
+// The operands of one token of decoding, all contiguous. last_state may be the state.
+struct Token {
+    void *q, *k, *v;
+    float *log_alpha, *beta, *state, *last_state;
+    void *o;
 };
 
 // short_conv, forward and backward. Sequence n is the tokens ends[n] to ends[n + 1].

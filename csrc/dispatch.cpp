@@ -1,4 +1,5 @@
 // Chooses the kernels compiled for this processor, once, and exports them.
+#include <cmath>
 #include <cstring>
 
 #include "kernels.h"
@@ -67,17 +68,15 @@ int gdn_use_instruction_set(const char *name) {
     void gdn_##kernel(const Arguments *arguments) { chosen->kernel(*arguments); }
 KERNELS(EXPORT)
 
-// One token of each sequence: gated_delta_rule_recurrent_forward with other operands than the layout's, so that Python can
-// prepare a layout once. operands: q, k, v, log_alpha, beta, state, last_state, o, contiguous. Returns 0 if a gate is NaN;
-// then nothing is done.
-int gdn_gated_delta_rule_step(const Rule *layout, void *const *operands) {
+// One token of each sequence: gated_delta_rule_recurrent_forward with the token's operands in place of the layout's, so that
+// Python can prepare a layout once. Returns 0 if a gate is NaN; then nothing is done.
+int gdn_gated_delta_rule_step(const Rule *layout, const Token *token) {
     Rule r = *layout;
-    Rows *rows[] = {&r.q, &r.k, &r.v, &r.log_alpha, &r.beta};
-    for (Rows *x : rows) x->data = *operands++;
-    const float *log_alpha = (float *)r.log_alpha.data, *beta = (float *)r.beta.data;
     for (int64_t i = 0; i < r.N * r.H_v; i++)
-        if (log_alpha[i] != log_alpha[i] || beta[i] != beta[i]) return 0;
-    r.state = (float *)operands[0], r.last_state = (float *)operands[1], r.o.data = operands[2];
+        if (std::isnan(token->log_alpha[i]) || std::isnan(token->beta[i])) return 0;
+    r.q.data = token->q, r.k.data = token->k, r.v.data = token->v, r.o.data = token->o;
+    r.log_alpha.data = token->log_alpha, r.beta.data = token->beta;
+    r.state = token->state, r.last_state = token->last_state;
     chosen->gated_delta_rule_recurrent_forward(r);
     return 1;
 }

@@ -2,40 +2,50 @@
 // are made again from the checkpoint at its start and the corrections kept by forward, then its chunks go in reverse.
 // Linear attention with one decay a token is the same without the solve: dV = dU.
 #include "gated_delta_rule.h"
-#include "threads.h"
 
 namespace GDN_ISA {
 namespace {
-
-constexpr int CHUNKS = CHECKPOINT / C;  // in a segment
 
 // A task: some neighbouring key heads, each with its group of value heads. Letters with a t at the end are transposed, [d, C].
 template <bool DELTA> struct Backward {
     const Rule &r;
     Sizes s;
     Ahead none;  // rows are read a segment at a time: asking for the next ones early made it slower
-    float *K, *Q, *dK, *dQ, *U, *k_factor, *q_factor;  // [CHECKPOINT, dk or dv], the whole segment's; U is without β
-    float *dO, *dV, *dO_left, *dV_left;                // [C, dv]
-    float *Kt, *Qt, *dXt, *Ut, *dOt, *dVt;         // [dk, C] and [dv, C]
-    float *KK, *QK, *A, *P, *dP, *dA, *dPt, *E;    // [C, C]
-    float *X, *dbeta, *q_dot, *k_dot, *end_dot, *dlog_alpha;
+    // Of the whole segment: [interval, dk or dv], and [interval] the factors that made K and Q unit vectors.
+    float *K, *Q, *dK, *dQ;  // dK and dQ: sums over the value heads of a key head, of normalised keys until undo_normalise
+    float *U;                // the corrections before β, u / β; a chunk's rows are U from `value_head` on
+    float *k_factor, *q_factor;
+    // Of the chunk and value head at hand.
+    float *dO, *dV, *dO_left, *dV_left;  // [C, dv]; …_left: times γ
+    float *Kt, *Qt, *Ut, *dOt, *dVt;     // [dk, C] and [dv, C]
+    float *dXt;                          // [dk, C]: dQᵀ, then a part of dKᵀ, then dKᵀ
+    float *KK, *QK;                      // [C, C]: K Kᵀ and Q Kᵀ on and below the diagonal, zero above
+    float *A, *P;                        // [C, C]: Γ ⊙ K Kᵀ, without β, and Γ ⊙ Q Kᵀ
+    float *dP, *dPt;                     // [C, C]: Γ ⊙ dP and its transpose
+    float *B;                            // [C, C]: −B with a diagonal, then −B, then B + Bᵀ
+    float *E;                            // [C, C]: products not yet masked, then E, the gradient of log Γ
+    float *X;                            // [C, PANEL]: diag(γ_C / γ) U for one panel
+    float *dbeta;                        // [C, W]: parts of dβ, still to be summed
+    float *q_dot, *k_dot, *end_dot;      // [C]: the parts of e from Q S and from K S, and of E's last row
+    float *dlog_alpha;                   // [C]
     Decay decay;
-    float *S, *dS;  // [CHUNKS, panels, dk, PANEL], [value heads of the task, panels, dk, PANEL]
+    float *S;   // [chunks of a segment, panels, dk, PANEL]: the state before each chunk
+    float *dS;  // [value heads of the task, panels, dk, PANEL]: the gradient of the state behind a chunk, then before it
 
-    Backward(const Rule &r, Take &take, long value_heads)
-        : r(r), s(r.d_k, r.d_v), K(take(CHECKPOINT * s.dk)), Q(take(CHECKPOINT * s.dk)), dK(take(CHECKPOINT * s.dk)),
-          dQ(take(CHECKPOINT * s.dk)), U(take(CHECKPOINT * s.dv)), k_factor(take(CHECKPOINT)), q_factor(take(CHECKPOINT)),
+    Backward(const Rule &r, long value_heads, Take &take)
+        : r(r), s(r.d_k, r.d_v), K(take(r.interval * s.dk)), Q(take(r.interval * s.dk)), dK(take(r.interval * s.dk)),
+          dQ(take(r.interval * s.dk)), U(take(r.interval * s.dv)), k_factor(take(r.interval)), q_factor(take(r.interval)),
           dO(take(C * s.dv)), dV(take(C * s.dv)), dO_left(take(C * s.dv)), dV_left(take(C * s.dv)), Kt(take(s.dk * C)),
-          Qt(take(s.dk * C)), dXt(take(s.dk * C)), Ut(take(s.dv * C)), dOt(take(s.dv * C)), dVt(take(s.dv * C)),
-          KK(take(C * C)), QK(take(C * C)), A(take(C * C)), P(take(C * C)), dP(take(C * C)), dA(take(C * C)),
-          dPt(take(C * C)), E(take(C * C)), X(take(C * PANEL)), dbeta(take(C * W)), q_dot(take(C)), k_dot(take(C)),
-          end_dot(take(C)), dlog_alpha(take(C)), decay(take), S(take(CHUNKS * s.dk * s.dv)),
+          Qt(take(s.dk * C)), Ut(take(s.dv * C)), dOt(take(s.dv * C)), dVt(take(s.dv * C)), dXt(take(s.dk * C)),
+          KK(take(C * C)), QK(take(C * C)), A(take(C * C)), P(take(C * C)), dP(take(C * C)), dPt(take(C * C)),
+          B(take(C * C)), E(take(C * C)), X(take(C * PANEL)), dbeta(take(C * W)), q_dot(take(C)), k_dot(take(C)),
+          end_dot(take(C)), dlog_alpha(take(C)), decay(take), S(take(r.interval / C * s.dk * s.dv)),
           dS(take(value_heads * s.dk * s.dv)) {}
 
     long state_size() const { return s.dk * s.dv; }
 
-    // What forward wrote, before β: its corrections, or in linear attention the values.
-    template <class T> void read_written(long first, long head, long tokens) {
+    // U, before β: the corrections that forward kept, or in linear attention the values.
+    template <class T> void read_corrections(long first, long head, long tokens) {
         Rows corrections{r.corrections, r.H_v * s.d_v, s.d_v};
         if (DELTA) read_rows<float>(corrections, first, head, tokens, s.d_v, s.dv, U, round_up(tokens, C));
         else read_rows<T>(r.v, first, head, tokens, s.d_v, s.dv, U, round_up(tokens, C));
@@ -115,7 +125,7 @@ template <bool DELTA> struct Backward {
         store(dot, total);
     }
 
-    // dQ and dK of the chunk, transposed, then added to the segment's.
+    // dQ and dK of the chunk, transposed, then added to the segment's. dS is still that of the state behind the chunk.
     KERNEL void key_gradients(const float *K, const float *Q, const float *S, const float *dS, float *dK, float *dQ) {
         for (long k = 0; k < s.dk; k += UPDATE_M)
             for (long c = 0; c < C; c += W) {
@@ -124,7 +134,7 @@ template <bool DELTA> struct Backward {
                 state_product(t, S, dOt + c, k);
                 scale_and_dot(t, load(decay.gamma + c), Qt + k * C + c, q_dot + c);
                 t.add_product(K + k, 1, s.dk, dPt + c, C, C);
-                t.store_to(dXt + k * C + c, C);
+                t.store_to(dXt + k * C + c, C);  // dQᵀ
             }
         add_transposed(dXt, dQ);
         for (long k = 0; k < s.dk; k += UPDATE_M)
@@ -135,14 +145,14 @@ template <bool DELTA> struct Backward {
                     state_product(t, S, dVt + c, k);
                     scale_and_dot(t, -load(decay.gamma + c), Kt + k * C + c, k_dot + c);
                 }
-                t.store_to(dXt + k * C + c, C);
+                t.store_to(dXt + k * C + c, C);  // of dKᵀ what S gives; put aside: two tiles fill the registers
                 end.zero();
                 state_product(end, dS, Ut + c, k);
                 scale_and_dot(end, load(decay.to_end() + c), Kt + k * C + c, end_dot + c);
                 UNROLL for (int m = 0; m < UPDATE_M; m++) end.c[m][0] += load(dXt + (k + m) * C + c);
                 end.add_product(Q + k, 1, s.dk, dP + c, C, C);
-                if (DELTA) end.add_product(K + k, 1, s.dk, dA + c, C, C);
-                end.store_to(dXt + k * C + c, C);
+                if (DELTA) end.add_product(K + k, 1, s.dk, B + c, C, C);
+                end.store_to(dXt + k * C + c, C);  // dKᵀ
             }
         add_transposed(dXt, dK);
     }
@@ -159,7 +169,8 @@ template <bool DELTA> struct Backward {
             }
     }
 
-    // dS = γ_C dS + Qᵀ dO← − Kᵀ dV←, and ⟨dS, S⟩ before that.
+    // From the gradient of the state behind the chunk to that before it, in place: dS = γ_C dS' + Qᵀ dO← − Kᵀ dV←.
+    // Returns ⟨dS', S⟩.
     KERNEL float update(const float *K, const float *Q, const float *S, float *dS) {
         vec dot[4] = {};  // more than one: sums wait for the one before
         for (long p = 0; p < s.panels; p++)
@@ -178,6 +189,7 @@ template <bool DELTA> struct Backward {
     }
 
     // d log α_m = Σ_{i ≥ m > j} E_ij + Σ_{i ≥ m} e_i: sums over rectangles, in which nothing cancels.
+    // end: ⟨dS', S⟩.
     void decay_gradients(float end) {
         for (long j = 0; j + 1 < C; j++) E[(C - 1) * C + j] += end_dot[j];
         float column[C] = {}, tail = decay.gamma[C - 1] * end;
@@ -196,7 +208,7 @@ template <bool DELTA> struct Backward {
         std::memset(dbeta, 0, C * W * sizeof(float));
         for (float *dot : {q_dot, k_dot, end_dot}) std::memset(dot, 0, C * sizeof(float));
 
-        if (DELTA) mask(KK, A);
+        if (DELTA) mask(KK, A);  // its β is multiplied in by solve
         mask(QK, P);
         for (long p = 0; p < s.panels; p++) solve(K, U, dS + p * s.dk * PANEL, p * PANEL);
         for (long i = 0; i < tokens; i++) {
@@ -207,7 +219,7 @@ template <bool DELTA> struct Backward {
         for (long i = 0; i < C; i++)
             for (long j = 0; j < s.dv; j += W) {
                 long at = i * s.dv + j;
-                store(U + at, load(U + at) * decay.beta[i]);
+                store(U + at, load(U + at) * decay.beta[i]);  // from here on with β: what the token wrote
                 store(dO_left + at, load(dO + at) * decay.gamma[i]);
                 store(dV_left + at, load(dV + at) * decay.gamma[i]);
             }
@@ -215,16 +227,16 @@ template <bool DELTA> struct Backward {
         transpose(dO, s.dv, dOt, C, C, s.dv);
         transpose(dV, s.dv, dVt, C, C, s.dv);
 
-        value_product(dO, E), mask(E, dP);
-        if (DELTA) value_product(dV, E), mask(E, dA);
+        value_product(dO, E), mask(E, dP);            // dP: Γ ⊙ dO Uᵀ
+        if (DELTA) value_product(dV, E), mask(E, B);  // B: Γ ⊙ dV Uᵀ, which below the diagonal is −B
         for (long i = 0; i < C; i++)
             for (long j = 0; j < C; j++) {
-                if (!DELTA || j >= i) dA[i * C + j] = 0;
-                E[i * C + j] = j < i ? dP[i * C + j] * QK[i * C + j] - dA[i * C + j] * KK[i * C + j] : 0;
+                if (!DELTA || j >= i) B[i * C + j] = 0;
+                E[i * C + j] = j < i ? dP[i * C + j] * QK[i * C + j] - B[i * C + j] * KK[i * C + j] : 0;
                 dPt[j * C + i] = dP[i * C + j];
             }
-        for (long i = 0; i < C; i++)  // B + Bᵀ, which has the other sign
-            for (long j = 0; j <= i; j++) dA[i * C + j] = dA[j * C + i] = -dA[i * C + j];
+        for (long i = 0; i < C; i++)  // from −B to B + Bᵀ
+            for (long j = 0; j <= i; j++) B[i * C + j] = B[j * C + i] = -B[i * C + j];
 
         key_gradients(K, Q, S, dS, dK + in_segment * s.dk, dQ + in_segment * s.dk);
         decay_gradients(update(K, Q, S, dS));
@@ -256,11 +268,12 @@ template <bool DELTA> struct Backward {
         }
         std::memset(dK, 0, rows * s.dk * sizeof(float));
         std::memset(dQ, 0, rows * s.dk * sizeof(float));
-        long place = r.ends[n] / CHECKPOINT + n + (first - r.ends[n]) / CHECKPOINT;
+        std::memset(KK, 0, C * C * sizeof(float));  // above the diagonal they are read, times zero
+        std::memset(QK, 0, C * C * sizeof(float));
         for (long g = 0; g < group; g++) {
             long head = key_head * group + g;
-            read_written<T>(first, head, tokens);
-            states(first, tokens, head, r.checkpoints + (place * r.H_v + head) * s.d_k * s.d_v);
+            read_corrections<T>(first, head, tokens);
+            states(first, tokens, head, checkpoint(r, n, first, head));
             for (long at = rows - C; at >= 0; at -= C) {
                 transpose(K + at * s.dk, s.dk, Kt, C, C, s.dk);
                 transpose(Q + at * s.dk, s.dk, Qt, C, C, s.dk);
@@ -281,33 +294,17 @@ template <bool DELTA> struct Backward {
     }
 };
 
-template <class T, bool DELTA> void run(const Rule &r) {
-    if (!r.H_v) return;
-    long group = r.H_v / r.H, size = r.d_k * r.d_v, heads = heads_per_task(r, r.H), tasks = r.H / heads;
-    gdn::parallel(r.N * tasks, r.threads, [&](int64_t task) {
-        long n = task / tasks, head_0 = task % tasks * heads, begin = r.ends[n], tokens = r.ends[n + 1] - begin;
-        Take count{nullptr};
-        Backward<DELTA>(r, count, heads * group);
-        Take take{gdn::scratch(count.used)};
-        Backward<DELTA> b(r, take, heads * group);
-        std::memset(b.KK, 0, C * C * sizeof(float));  // above the diagonal they are read, times zero
-        std::memset(b.QK, 0, C * C * sizeof(float));
-        long first_state = (n * r.H_v + head_0 * group) * size;
-        for (long h = 0; h < heads * group; h++)
-            read_state(r.dlast_state + first_state + h * size, b.s, b.dS + h * b.state_size());
-        for (long at = tokens ? (tokens - 1) / CHECKPOINT * CHECKPOINT : -1; at >= 0; at -= CHECKPOINT)
-            for (long h = 0; h < heads; h++)
-                b.template segment<T>(n, head_0 + h, begin + at, tokens - at < CHECKPOINT ? tokens - at : CHECKPOINT,
-                                      b.dS + h * group * b.state_size());
-        for (long h = 0; h < heads * group; h++)
-            write_state(b.dS + h * b.state_size(), b.s, r.dstate + first_state + h * size);
-    });
-}
-
 }  // namespace
 
-void gated_delta_rule_backward(const Rule &r) { r.bfloat16 ? run<uint16_t, true>(r) : run<float, true>(r); }
+void gated_delta_rule_backward(const Rule &r) {
+    long heads = heads_per_task(r, r.H);
+    r.bfloat16 ? backward_by_segments<Backward<true>, uint16_t>(r, heads) : backward_by_segments<Backward<true>, float>(r, heads);
+}
 
-void linear_attention_backward(const Rule &r) { r.bfloat16 ? run<uint16_t, false>(r) : run<float, false>(r); }
+void linear_attention_backward(const Rule &r) {
+    long heads = heads_per_task(r, r.H);
+    r.bfloat16 ? backward_by_segments<Backward<false>, uint16_t>(r, heads)
+               : backward_by_segments<Backward<false>, float>(r, heads);
+}
 
 }  // namespace GDN_ISA

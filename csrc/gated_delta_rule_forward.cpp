@@ -2,7 +2,6 @@
 // with one decay a token is the same without the correction: U = V. With PAIRS the three large products multiply
 // bfloat16 numbers, two at a time; everything else, the solve above all, stays in float.
 #include "gated_delta_rule.h"
-#include "threads.h"
 
 namespace GDN_ISA {
 namespace {
@@ -22,7 +21,7 @@ template <bool DELTA, bool PAIRS> struct Forward {
     // Words of two bfloat16 numbers, paired along the axis that is summed: [C, dk/2], [dk/2, C], [C/2, dk], …
     uint32_t *K_words, *Q_words, *Kt_words, *K_pairs, *S_words, *U_words;
 
-    Forward(const Rule &r, Take &take, long heads, long group)
+    Forward(const Rule &r, long heads, long group, Take &take)
         : r(r), s(r.d_k, r.d_v), heads(heads), group(group), K(take(C * s.dk)), Q(take(C * s.dk)),
           Kt(take(s.dk * C)), KK(take(C * C)), QK(take(C * C)), A(take(C * C)), P(take(C * C)), U(take(C * PANEL)),
           U_right(take(C * PANEL)), factor(take(C)), decay(take), S(take(heads * group * s.dk * s.dv)),
@@ -41,7 +40,7 @@ template <bool DELTA, bool PAIRS> struct Forward {
     }
 
     // K, Q and their products, for one key head.
-    template <class T> void key_products(long first, long head, long tokens) {
+    template <class T> void read_keys(long first, long head, long tokens) {
         read_rows<T>(r.k, first, head, tokens, s.d_k, s.dk, K);
         read_rows<T>(r.q, first, head, tokens, s.d_k, s.dk, Q);
         if (r.normalise) {
@@ -166,41 +165,14 @@ template <bool DELTA, bool PAIRS> struct Forward {
     }
 };
 
-template <class T, bool DELTA, bool PAIRS = false> void run(const Rule &r) {
-    if (!r.H_v) return;
-    long group = r.H_v / r.H;                  // value heads that share a key head's products,
-    if (r.N * r.H < 2 * r.threads) group = 1;  // unless there are too few key heads for the threads
-    long heads = heads_per_task(r, r.H_v / group), per_task = heads * group, tasks = r.H_v / per_task;
-    gdn::parallel(r.N * tasks, r.threads, [&](int64_t task) {
-        Take count{nullptr};
-        Forward<DELTA, PAIRS>(r, count, heads, group);
-        Take take{gdn::scratch(count.used)};
-        Forward<DELTA, PAIRS> f(r, take, heads, group);
-        long n = task / tasks, head_0 = task % tasks * per_task, end = r.ends[n + 1];
-        long size = r.d_k * r.d_v, stride = f.s.dk * f.s.dv;
-        for (long h = 0; h < per_task; h++) read_state(r.state + (n * r.H_v + head_0 + h) * size, f.s, f.S + h * stride);
-        for (long first = r.ends[n]; first < end; first += C) {
-            long tokens = end - first < C ? end - first : C;
-            if (r.checkpoints && (first - r.ends[n]) % CHECKPOINT == 0) {
-                long place = r.ends[n] / CHECKPOINT + n + (first - r.ends[n]) / CHECKPOINT;
-                for (long h = 0; h < per_task; h++)
-                    write_state(f.S + h * stride, f.s, r.checkpoints + (place * r.H_v + head_0 + h) * size);
-            }
-            f.template look_ahead<T>(first + C, end, head_0);
-            for (long h = 0; h < per_task; h++) {
-                if (h % group == 0) f.template key_products<T>(first, (head_0 + h) * r.H / r.H_v, tokens);
-                f.template value_head<T>(first, head_0 + h, tokens, f.S + h * stride);
-            }
-        }
-        for (long h = 0; h < per_task; h++)
-            write_state(f.S + h * stride, f.s, r.last_state + (n * r.H_v + head_0 + h) * size);
-    });
-}
-
 }  // namespace
 
-void gated_delta_rule_forward(const Rule &r) { r.bfloat16 ? run<uint16_t, true, WORDS>(r) : run<float, true>(r); }
+void gated_delta_rule_forward(const Rule &r) {
+    r.bfloat16 ? forward_by_chunks<Forward<true, WORDS>, uint16_t>(r) : forward_by_chunks<Forward<true, false>, float>(r);
+}
 
-void linear_attention_forward(const Rule &r) { r.bfloat16 ? run<uint16_t, false, WORDS>(r) : run<float, false>(r); }
+void linear_attention_forward(const Rule &r) {
+    r.bfloat16 ? forward_by_chunks<Forward<false, WORDS>, uint16_t>(r) : forward_by_chunks<Forward<false, false>, float>(r);
+}
 
 }  // namespace GDN_ISA

@@ -1,6 +1,6 @@
 // The gated delta rule, token by token. Columns of S never mix, so a panel of them stays in L1 while the tokens go by,
-// and the order of every sum depends on d_k only: results are bit for bit the same however a sequence is cut, batched,
-// packed or shared among threads.
+// and the order of every sum depends on d_k and the instruction set only: results are bit for bit the same however a
+// sequence is cut, batched, packed or shared among threads.
 #pragma once
 #include <algorithm>
 
@@ -90,7 +90,7 @@ struct Token {
 // The keys and queries of one head's tokens as floats, [BLOCK, dk] and zero behind d_k, with their gates.
 struct Keys {
     const Rule &r;
-    const Sizes &s;
+    Sizes s;
     float *K, *Q, *QK, *k_factor, *q_factor;
 
     Keys(const Rule &r, const Sizes &s, Take &take)

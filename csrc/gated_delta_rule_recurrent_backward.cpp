@@ -1,7 +1,6 @@
 // The gated delta rule, token by token, backward. It needs nothing but the inputs: of the states it keeps one in BLOCK
 // tokens, for one panel at a time, and makes the others again.
 #include "gated_delta_rule_recurrent.h"
-#include "threads.h"
 
 namespace GDN_ISA {
 namespace {
@@ -180,10 +179,7 @@ struct Backward {
 template <class T> void run_backward(const Rule &r) {
     gdn::parallel(r.N * r.H, r.threads, [&](int64_t task) {
         long n = task / r.H, L = r.ends[n + 1] - r.ends[n];
-        Take count{nullptr};
-        Backward(r, L, count);
-        Take take{gdn::scratch(count.used)};
-        Backward(r, L, take).sequence<T>(n, task % r.H);
+        in_scratch<Backward>(r, L).sequence<T>(n, task % r.H);
     });
 }
 

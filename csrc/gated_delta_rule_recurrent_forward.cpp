@@ -1,6 +1,5 @@
 // The gated delta rule, token by token, forward: decoding, and whole sequences with the same results.
 #include "gated_delta_rule_recurrent.h"
-#include "threads.h"
 
 namespace GDN_ISA {
 namespace {
@@ -107,16 +106,10 @@ template <class T> void run_forward(const Rule &r) {
     long threads = std::min<long>(r.threads, 1 + work / SHARE);
     if (one_token_each(r))
         return gdn::parallel(threads, threads, [&](int64_t part) {
-            Take count{nullptr};
-            Decode(r, count);
-            Take take{gdn::scratch(count.used)};
-            Decode(r, take).heads<T>(part * heads / threads, (part + 1) * heads / threads);
+            in_scratch<Decode>(r).heads<T>(part * heads / threads, (part + 1) * heads / threads);
         });
     gdn::parallel(heads, threads, [&](int64_t task) {
-        Take count{nullptr};
-        Forward(r, count);
-        Take take{gdn::scratch(count.used)};
-        Forward(r, take).sequence<T>(task / r.H_v, task % r.H_v);
+        in_scratch<Forward>(r).sequence<T>(task / r.H_v, task % r.H_v);
     });
 }
 

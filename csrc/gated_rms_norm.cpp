@@ -3,6 +3,7 @@
 
 #include "activation.h"
 #include "api.h"
+#include "scratch.h"
 #include "threads.h"
 
 namespace GDN_ISA {

@@ -3,19 +3,16 @@
 //   dV = Pᵀ dO + K_right dS'   dP = lower(dO Vᵀ)   dS = diag(γ_C) dS' + (γ ⊙ Q)ᵀ dO
 // and the rest is the rows of P in reverse: `reverse_rows`.
 #include "linear_attention_per_key.h"
-#include "threads.h"
 
 namespace GDN_ISA {
 namespace {
-
-constexpr int CHUNKS = CHECKPOINT / C;  // in a segment
 
 // A task: one key head with its group of value heads. Letters with a t at the end are transposed, [d, C].
 struct Backward {
     const Rule &r;
     Sizes s;
     Ahead ahead, none;
-    float *K, *Q, *dK, *dQ;     // [CHECKPOINT, dk], the whole segment's
+    float *K, *Q, *dK, *dQ;     // [interval, dk], the whole segment's
     float *V, *dO, *dV;         // [C, dv]
     float *Vt, *dOt, *Xt;       // [dv, C], and [dk, C]
     float *Z, *D, *dlog_alpha;  // [C, dk]: Z = dO Sᵀ, D the gradient of the keys as they have decayed so far
@@ -23,14 +20,15 @@ struct Backward {
     float *Kd, *history;        // [C, dk], and [C, C, W]: W channels of every key at every token of the chunk
     float *products, *end;      // [dk, W], and their sums: S ⊙ dS' over the values
     KeyDecay decay;
-    float *S, *dS;  // [CHUNKS, panels, dk, PANEL], [group, panels, dk, PANEL]
+    float *S, *dS;  // [chunks of a segment, panels, dk, PANEL], [value heads of the task, panels, dk, PANEL]
 
-    Backward(const Rule &r, Take &take, long group)
-        : r(r), s(r.d_k, r.d_v), K(take(CHECKPOINT * s.dk)), Q(take(CHECKPOINT * s.dk)), dK(take(CHECKPOINT * s.dk)),
-          dQ(take(CHECKPOINT * s.dk)), V(take(C * s.dv)), dO(take(C * s.dv)), dV(take(C * s.dv)), Vt(take(s.dv * C)),
+    Backward(const Rule &r, long value_heads, Take &take)
+        : r(r), s(r.d_k, r.d_v), K(take(r.interval * s.dk)), Q(take(r.interval * s.dk)), dK(take(r.interval * s.dk)),
+          dQ(take(r.interval * s.dk)), V(take(C * s.dv)), dO(take(C * s.dv)), dV(take(C * s.dv)), Vt(take(s.dv * C)),
           dOt(take(s.dv * C)), Xt(take(s.dk * C)), Z(take(C * s.dk)), D(take(C * s.dk)), dlog_alpha(take(C * s.dk)),
           P(take(C * C)), dP(take(C * C)), Kd(take(C * s.dk)), history(take(C * C * W)), products(take(s.dk * W)),
-          end(take(s.dk)), decay(take, s), S(take(CHUNKS * s.dk * s.dv)), dS(take(group * s.dk * s.dv)) {}
+          end(take(s.dk)), decay(take, s), S(take(r.interval / C * s.dk * s.dv)),
+          dS(take(value_heads * s.dk * s.dv)) {}
 
     long state_size() const { return s.dk * s.dv; }
 
@@ -165,19 +163,19 @@ struct Backward {
         for (const Rows *x : {&r.v, &r.do_, &r.dv}) ahead.add<T>(*x, first, value_head, group, s.d_v);
         for (const Rows *x : {&r.log_alpha, &r.dlog_alpha}) ahead.add<float>(*x, first, value_head, group, s.d_k);
         long calls_of_chunk = s.panels * C / TILE_M + 2 * s.dk / UPDATE_M * (C / W) + s.panels * TILE_N * s.dk / UPDATE_M;
-        ahead.spread(tokens, 1 + group * CHUNKS * calls_of_chunk);
+        ahead.spread(tokens, 1 + group * (r.interval / C) * calls_of_chunk);
     }
 
-    template <class T> void segment(long n, long key_head, long first, long tokens) {
+    template <class T> void segment(long n, long key_head, long first, long tokens, float *dS) {
         long group = r.H_v / r.H, rows = round_up(tokens, C);
+        look_ahead<T>(key_head, first - r.interval, first > r.ends[n] ? r.interval : 0);
         read_rows<T>(r.k, first, key_head, tokens, s.d_k, s.dk, K, rows);
         read_rows<T>(r.q, first, key_head, tokens, s.d_k, s.dk, Q, rows);
         std::memset(dK, 0, rows * s.dk * sizeof(float));
         std::memset(dQ, 0, rows * s.dk * sizeof(float));
-        long place = r.ends[n] / CHECKPOINT + n + (first - r.ends[n]) / CHECKPOINT;
         for (long g = 0; g < group; g++) {
             long head = key_head * group + g;
-            states<T>(first, tokens, head, r.checkpoints + (place * r.H_v + head) * s.d_k * s.d_v);
+            states<T>(first, tokens, head, checkpoint(r, n, first, head));
             for (long at = rows - C; at >= 0; at -= C)
                 value_head<T>(first + at, head, tokens - at < C ? tokens - at : C, at, S + at / C * state_size(),
                               dS + g * state_size());
@@ -189,27 +187,10 @@ struct Backward {
     }
 };
 
-template <class T> void run(const Rule &r) {
-    long group = r.H_v / r.H, size = r.d_k * r.d_v;
-    gdn::parallel(r.N * r.H, r.threads, [&](int64_t task) {
-        long n = task / r.H, key_head = task % r.H, begin = r.ends[n], tokens = r.ends[n + 1] - begin;
-        Take count{nullptr};
-        Backward(r, count, group);
-        Take take{gdn::scratch(count.used)};
-        Backward b(r, take, group);
-        for (long g = 0; g < group; g++)
-            read_state(r.dlast_state + (n * r.H_v + key_head * group + g) * size, b.s, b.dS + g * b.state_size());
-        for (long at = tokens ? (tokens - 1) / CHECKPOINT * CHECKPOINT : -1; at >= 0; at -= CHECKPOINT) {
-            b.look_ahead<T>(key_head, begin + at - CHECKPOINT, at ? CHECKPOINT : 0);
-            b.segment<T>(n, key_head, begin + at, tokens - at < CHECKPOINT ? tokens - at : CHECKPOINT);
-        }
-        for (long g = 0; g < group; g++)
-            write_state(b.dS + g * b.state_size(), b.s, r.dstate + (n * r.H_v + key_head * group + g) * size);
-    });
-}
-
 }  // namespace
 
-void linear_attention_per_key_backward(const Rule &r) { r.bfloat16 ? run<uint16_t>(r) : run<float>(r); }
+void linear_attention_per_key_backward(const Rule &r) {
+    r.bfloat16 ? backward_by_segments<Backward, uint16_t>(r, 1) : backward_by_segments<Backward, float>(r, 1);
+}
 
 }  // namespace GDN_ISA

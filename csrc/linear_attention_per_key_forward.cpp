@@ -1,7 +1,6 @@
 // Linear attention with a decay per token and key, forward, chunk by chunk: O = (γ ⊙ Q) S + P V, then S' = diag(γ_C) S +
 // K_rightᵀ V.
 #include "linear_attention_per_key.h"
-#include "threads.h"
 
 namespace GDN_ISA {
 namespace {
@@ -17,7 +16,7 @@ struct Forward {
     Ahead ahead;
     float *S;  // [heads · group, panels, dk, PANEL]
 
-    Forward(const Rule &r, Take &take, long heads, long group)
+    Forward(const Rule &r, long heads, long group, Take &take)
         : r(r), s(r.d_k, r.d_v), heads(heads), group(group), K(take(C * s.dk)), Q(take(C * s.dk)),
           V(take(C * s.dv)), decay(take, s), Kd(take(C * s.dk)), P(take(C * C)),
           S(take(heads * group * s.dk * s.dv)) {}
@@ -46,14 +45,13 @@ struct Forward {
         write_tile(t, o + i * r.o.token, r.o.token, tokens - i, columns);
     }
 
-    // Head h of the task, which is value head `head`.
-    template <class T> void value_head(long first, long h, long head, long tokens) {
+    template <class T> void value_head(long first, long head, long tokens, float *S) {
         read_rows<T>(r.v, first, head, tokens, s.d_v, s.dv, V);
         decay.fill(r, s, first, head, tokens, K, Q);
         decayed_product(Q, K, decay.alpha, Kd, P, s, tokens);
         long rows = round_up(tokens, TILE_M);
         for (long p = 0; p < s.panels; p++) {
-            float *S_p = S + (h * s.panels + p) * s.dk * PANEL;
+            float *S_p = S + p * s.dk * PANEL;
             long column = p * PANEL;
             T *o = (T *)r.o.data + first * r.o.token + head * r.o.head + column;
             for (long i = 0; i < rows; i += TILE_M) ahead.ask(), output(o, S_p, V + column, i, tokens, s.d_v - column);
@@ -62,38 +60,10 @@ struct Forward {
     }
 };
 
-template <class T> void run(const Rule &r) {
-    long group = r.H_v / r.H;
-    if (!group || r.N * r.H < 2 * r.threads) group = 1;  // none, or too few key heads for the threads
-    long heads = heads_per_task(r, r.H_v / group), per_task = heads * group, tasks = r.H_v / per_task;
-    gdn::parallel(r.N * tasks, r.threads, [&](int64_t task) {
-        Take count{nullptr};
-        Forward(r, count, heads, group);
-        Take take{gdn::scratch(count.used)};
-        Forward f(r, take, heads, group);
-        long n = task / tasks, head_0 = task % tasks * per_task, end = r.ends[n + 1];
-        long size = r.d_k * r.d_v, stride = f.s.dk * f.s.dv;
-        for (long h = 0; h < per_task; h++) read_state(r.state + (n * r.H_v + head_0 + h) * size, f.s, f.S + h * stride);
-        for (long first = r.ends[n]; first < end; first += C) {
-            long tokens = end - first < C ? end - first : C;
-            if (r.checkpoints && (first - r.ends[n]) % CHECKPOINT == 0) {
-                long place = r.ends[n] / CHECKPOINT + n + (first - r.ends[n]) / CHECKPOINT;
-                for (long h = 0; h < per_task; h++)
-                    write_state(f.S + h * stride, f.s, r.checkpoints + (place * r.H_v + head_0 + h) * size);
-            }
-            f.look_ahead<T>(first + C, end, head_0);
-            for (long h = 0; h < per_task; h++) {
-                if (h % group == 0) f.read_keys<T>(first, (head_0 + h) * r.H / r.H_v, tokens);
-                f.value_head<T>(first, h, head_0 + h, tokens);
-            }
-        }
-        for (long h = 0; h < per_task; h++)
-            write_state(f.S + h * stride, f.s, r.last_state + (n * r.H_v + head_0 + h) * size);
-    });
-}
-
 }  // namespace
 
-void linear_attention_per_key_forward(const Rule &r) { r.bfloat16 ? run<uint16_t>(r) : run<float>(r); }
+void linear_attention_per_key_forward(const Rule &r) {
+    r.bfloat16 ? forward_by_chunks<Forward, uint16_t>(r) : forward_by_chunks<Forward, float>(r);
+}
 
 }  // namespace GDN_ISA

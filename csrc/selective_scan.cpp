@@ -2,7 +2,7 @@
 // the gradients of B and C. A task has a range of channels of one sequence, and its states stay in the cache.
 #include "activation.h"
 #include "api.h"
-#include "gated_delta_rule.h"  // Take
+#include "scratch.h"
 #include "threads.h"
 
 namespace GDN_ISA {
@@ -21,7 +21,6 @@ template <class T> struct Task {
           tokens(s.ends[sequence + 1] - first), A(take(vectors * s.n * W)), h(take(vectors * s.n * W)), B(take(s.n)),
           C(take(s.n)) {}
 
-    long size() const { return vectors * s.n * W; }
     First lanes(long v) const { return First{s.D - d0 - v * W < W ? s.D - d0 - v * W : W}; }
 
     // [D, n] as [vectors, n, W]; channels behind the last are zero. And back.
@@ -94,45 +93,51 @@ template <class T> struct Task {
             put<float>(s.ddt, t, v, ddt + ddtx * x);
         }
     }
+};
 
-    void backward(Take &take) {
-        float *dh = take(size()), *dA = take(size());
-        float *kept = take((tokens / SEGMENT + 1) * size()), *states = take((SEGMENT + 1) * size());
-        if (!take.memory) return;  // only counting
-        spread(s.A, A);
-        spread(s.state + sequence * s.D * s.n, h);
-        for (long t = 0; t < tokens; t++) {
-            if (t % SEGMENT == 0) std::memcpy(kept + t / SEGMENT * size(), h, size() * sizeof(float));
-            step(t, h, h, false);
+template <class T> struct Backward {
+    Task<T> t;
+    long size;
+    float *dh, *dA;         // [vectors, n, W]
+    float *kept, *states;   // the state before every SEGMENT tokens, and before and behind each token of a segment
+
+    Backward(const Scan &s, int64_t task, Take &take)
+        : t(s, task, take), size(t.vectors * s.n * W), dh(take(size)), dA(take(size)),
+          kept(take((t.tokens / SEGMENT + 1) * size)), states(take((SEGMENT + 1) * size)) {}
+
+    void run() {
+        const Scan &s = t.s;
+        long of_sequence = t.sequence * s.D * s.n;
+        t.spread(s.A, t.A);
+        t.spread(s.state + of_sequence, t.h);
+        for (long i = 0; i < t.tokens; i++) {
+            if (i % SEGMENT == 0) std::memcpy(kept + i / SEGMENT * size, t.h, size * sizeof(float));
+            t.step(i, t.h, t.h, false);
         }
-        std::memset(dA, 0, size() * sizeof(float));
-        spread(s.dlast_state + sequence * s.D * s.n, dh);
-        for (long start = tokens ? (tokens - 1) / SEGMENT * SEGMENT : -1; start >= 0; start -= SEGMENT) {
-            long count = tokens - start < SEGMENT ? tokens - start : SEGMENT;
-            std::memcpy(states, kept + start / SEGMENT * size(), size() * sizeof(float));
-            for (long i = 0; i < count; i++) step(start + i, states + i * size(), states + (i + 1) * size(), false);
+        std::memset(dA, 0, size * sizeof(float));
+        t.spread(s.dlast_state + of_sequence, dh);
+        for (long start = t.tokens ? (t.tokens - 1) / SEGMENT * SEGMENT : -1; start >= 0; start -= SEGMENT) {
+            long count = t.tokens - start < SEGMENT ? t.tokens - start : SEGMENT;
+            std::memcpy(states, kept + start / SEGMENT * size, size * sizeof(float));
+            for (long i = 0; i < count; i++) t.step(start + i, states + i * size, states + (i + 1) * size, false);
             for (long i = count - 1; i >= 0; i--)
-                reverse(start + i, states + i * size(), states + (i + 1) * size(), dh, dA);
+                t.reverse(start + i, states + i * size, states + (i + 1) * size, dh, dA);
         }
-        gather(dh, s.dstate + sequence * s.D * s.n);
-        gather(dA, s.dA + sequence * s.D * s.n);
+        t.gather(dh, s.dstate + of_sequence);
+        t.gather(dA, s.dA + of_sequence);
     }
 };
 
-template <class T> void run(const Scan &s, bool backward) {
-    gdn::parallel(s.N * s.parts, s.threads, [&](int64_t i) {
-        Take count{nullptr};
-        Task<T> counted(s, i, count);
-        if (backward) counted.backward(count);
-        Take take{gdn::scratch(count.used)};
-        Task<T> task(s, i, take);
-        backward ? task.backward(take) : task.forward();
-    });
+template <class T> void forward(const Scan &s) {
+    gdn::parallel(s.N * s.parts, s.threads, [&](int64_t task) { in_scratch<Task<T>>(s, task).forward(); });
+}
+template <class T> void backward(const Scan &s) {
+    gdn::parallel(s.N * s.parts, s.threads, [&](int64_t task) { in_scratch<Backward<T>>(s, task).run(); });
 }
 
 }  // namespace
 
-void selective_scan_forward(const Scan &s) { s.bfloat16 ? run<uint16_t>(s, false) : run<float>(s, false); }
-void selective_scan_backward(const Scan &s) { s.bfloat16 ? run<uint16_t>(s, true) : run<float>(s, true); }
+void selective_scan_forward(const Scan &s) { s.bfloat16 ? forward<uint16_t>(s) : forward<float>(s); }
+void selective_scan_backward(const Scan &s) { s.bfloat16 ? backward<uint16_t>(s) : backward<float>(s); }
 
 }  // namespace GDN_ISA

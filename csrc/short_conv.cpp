@@ -4,6 +4,7 @@
 
 #include "activation.h"
 #include "api.h"
+#include "scratch.h"
 #include "threads.h"
 
 namespace GDN_ISA {

@@ -1,7 +1,5 @@
 #include "threads.h"
 
-#include <cstring>
-#include <new>
 #ifdef _OPENMP
 #include <omp.h>
 #else
@@ -39,29 +37,6 @@ void parallel(int64_t count, int64_t threads, const std::function<void(int64_t)>
     work();
     for (auto &other : others) other.join();
 #endif
-}
-
-namespace {
-struct Arena {
-    float *data = nullptr;
-    size_t size = 0;
-    ~Arena() { ::operator delete[](data, std::align_val_t(64)); }
-};
-thread_local Arena arena;
-}  // namespace
-
-float *scratch(size_t floats) {
-    if (floats > arena.size) {
-        ::operator delete[](arena.data, std::align_val_t(64));
-        arena.data = nullptr;
-        arena.size = 0;
-        arena.data = static_cast<float *>(::operator new[](floats * sizeof(float), std::align_val_t(64)));
-        arena.size = floats;
-    }
-#ifdef GDN_POISON  // tests: what is read before it is written shows as NaN
-    std::memset(arena.data, 0xff, floats * sizeof(float));
-#endif
-    return arena.data;
 }
 
 }  // namespace gdn

@@ -7,15 +7,20 @@ These names are imported when first used, so that `import gated_deltanet` and `g
 """
 
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gated_deltanet.models import CausalLM, ModelConfig, Sampling, Session, generate, get_preset, load, save, stream
+    from gated_deltanet.interop.folder import load, save
+    from gated_deltanet.models import CausalLM, ModelConfig, Sampling, Session, generate, get_preset, stream
 
 __all__ = ["CausalLM", "ModelConfig", "Sampling", "Session", "generate", "get_preset", "load", "save", "stream"]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return version("gated-deltanet")
     if name in __all__:
-        return getattr(import_module("gated_deltanet.models"), name)
+        module = "gated_deltanet.interop.folder" if name in ("load", "save") else "gated_deltanet.models"
+        return getattr(import_module(module), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -30,10 +30,10 @@ def parse(option: str, text: str, units: dict[str, int], expected: str) -> int:
     unit = match[2].upper() if match else None
     if not match or unit not in units:
         raise ValueError(f"{option} has {text!r}, expected {expected}")
-    value = round(float(match[1].replace(",", "").replace("_", "")) * units[unit])
-    if value < 1:
-        raise ValueError(f"{option} has {text!r}, expected at least 1")
-    return value
+    value = float(match[1].replace(",", "").replace("_", "")) * units[unit]
+    if not 0.5 < value < 2**63:
+        raise ValueError(f"{option} has {text!r}, expected at least 1 and less than 2⁶³")
+    return round(value)
 
 
 def show_count(n: float) -> str:

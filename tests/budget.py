@@ -1,4 +1,4 @@
-"""The error budget: how far a form may be from the float64 recurrence. One budget for every op (CONTRIBUTING.md)."""
+"""The error budget as tests use it: gated_deltanet/bench/budget.py says what it is."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from gated_deltanet.bench.accuracy import cast, outputs_and_grads, relative_error
+from gated_deltanet.bench.budget import Yardstick
 from gated_deltanet.ops import native
 
 __all__ = [
@@ -19,30 +20,13 @@ __all__ = [
     "takes",
 ]
 
-HALF = (torch.bfloat16, torch.float16)
-
 
 def assert_within_budget(
     form: Callable, recurrence: Callable, inputs: Mapping[str, Any], gates: Iterable[str] = ()
 ) -> None:
-    """form and recurrence: the same op, called with `inputs` by name. gates: inputs whose gradients may err 10 ×.
-
-    float64 inputs: 1e-12. float32: max(4 × the error of the float32 recurrence, 8 eps). Half: 4e-3, gradients 1e-2.
-    The inputs' own values are the oracle's too, so rounding them costs nothing.
-    """
-    dtypes = {x.dtype for x in inputs.values() if x is not None and x.is_floating_point()}
-    oracle = outputs_and_grads(recurrence, cast(inputs, torch.float64))
-    plain = outputs_and_grads(recurrence, cast(inputs, torch.float32))
-    for name, got in outputs_and_grads(form, inputs).items():
-        error = relative_error(got, oracle[name])
-        if dtypes & set(HALF):
-            allowed = 1e-2 if name.startswith("d") else 4e-3
-        elif torch.float64 in dtypes:
-            allowed = 1e-12
-        else:
-            factor = 10 if name.removeprefix("d") in gates else 4
-            allowed = max(factor * relative_error(plain[name], oracle[name]), 8 * torch.finfo(torch.float32).eps)
-        assert error <= allowed, f"{name}: relative error {error:.2g}, budget {allowed:.2g}"
+    """form and recurrence: the same op, called with `inputs` by name. gates: inputs whose gradients may err 10 ×."""
+    misses = Yardstick(recurrence, inputs, gates).misses(outputs_and_grads(form, inputs))
+    assert not misses, "; ".join(map(str, misses))
 
 
 def operator(op: str, form: str) -> torch._ops.OpOverload:

@@ -1,4 +1,4 @@
-"""Two test processes share the cores: one thread each."""
+"""Two test processes share the cores: one thread each, unless asked otherwise."""
 
 from pathlib import Path
 
@@ -9,20 +9,24 @@ import torch
 from gated_deltanet.ops import native
 from gated_deltanet.ops.checks import unusable
 
-torch.set_num_threads(1)
 hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True, database=None, max_examples=40)
 hypothesis.settings.load_profile("repeatable")
 
 
 def pytest_addoption(parser):
     parser.addoption("--native", type=Path, help="test this library of native kernels instead of the installed one")
+    parser.addoption("--instruction-set", help="of the native kernels: portable, avx2, avx512 or avx512bf16")
+    parser.addoption("--threads", type=int, default=1, help="of torch and the native kernels")
 
 
 def pytest_configure(config):
+    torch.set_num_threads(config.getoption("threads"))
     if path := config.getoption("native"):
-        native.load(path)
+        native.load(path.absolute())
         if reason := native.unusable():
             raise pytest.UsageError(reason)
+    if (name := config.getoption("instruction_set")) and not native.use_instruction_set(name):
+        raise pytest.UsageError(f"--instruction-set {name}: the native library or this processor lacks it")
 
 
 @pytest.fixture(autouse=True)
@@ -32,3 +36,23 @@ def skip_unusable_backends(request):
     for name in (parameters.get("form"), parameters.get("backend")):
         if isinstance(name, str) and (reason := unusable(name)):
             pytest.skip(f"backend {name}: {reason}")
+
+
+@pytest.fixture(params=native.INSTRUCTION_SETS)
+def instruction_set(request):
+    """Every one that this build and this processor have, in turn."""
+    if native.unusable():
+        pytest.skip(str(native.unusable()))
+    before = native.instruction_set()
+    if not native.use_instruction_set(request.param):
+        pytest.skip(f"this processor or this build has no {request.param}")
+    yield request.param
+    native.use_instruction_set(str(before))
+
+
+@pytest.fixture
+def restored_threads():
+    """For a test that changes their number."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)

@@ -37,3 +37,11 @@ def padded(documents, side):
 def generate(model, prompt, n=8, **options):
     inputs = prompt if isinstance(prompt, dict) else {"input_ids": prompt}
     return model.generate(**inputs, max_new_tokens=n, pad_token_id=256, **({"do_sample": False} | options))
+
+
+def checkpointing_name():
+    """What the installed transformers calls gradient checkpointing: from 5.23 on the old name warns."""
+    from transformers import PreTrainedModel
+
+    new = "activation_checkpointing"
+    return new if hasattr(PreTrainedModel, f"{new}_enable") else "gradient_checkpointing"

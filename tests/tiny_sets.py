@@ -4,9 +4,9 @@ import gzip
 import json
 from pathlib import Path
 
-from gated_deltanet.eval.longbench_sets import MINI, TASKS
-from gated_deltanet.eval.recall_sets import RECALL
-from gated_deltanet.eval.sets import COMMONSENSE
+from gated_deltanet.eval.commonsense import SETS as COMMONSENSE
+from gated_deltanet.eval.longbench import MINI, TASKS
+from gated_deltanet.eval.recall import SETS as RECALL
 
 CHOICES = {"text": ["iron", "a feather", "a stone of some size", "water"], "label": ["A", "B", "C", "D"]}
 WIKITEXT = " \n = First = \n \n One @-@ two , three . \n \n = = Part = = \n \n More . \n \n = Second = \n \n Four . \n"

@@ -1,6 +1,6 @@
 """How far an op's forms are from its float64 reference: outputs and gradients, as relative root-mean-square errors."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -8,9 +8,22 @@ from torch import Tensor
 
 from gated_deltanet import ops
 
+from . import machine
 from .cases import Case, every_op
 
 ZERO = 1e-30  # root mean squares below this count as zero
+
+
+def accuracy(length: int = 512, track: Callable[[Sequence], Iterable[Any]] = iter) -> dict[str, Any]:
+    """How far every usable form of every op is from its float64 reference on so many tokens, in float32 and bfloat16.
+
+    A document of plain JSON values: a row for each, with the errors of output, state and worst gradient. track: wraps
+    the measurements to show progress.
+    """
+    if length < 1:
+        raise ValueError(f"--length is {length}, expected at least 1")
+    rows = [row(*measurement) for measurement in track(measurements(length))]
+    return {"machine": machine.describe(), "length": length, "rows": rows}
 
 
 def cast(inputs: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:
@@ -24,12 +37,15 @@ def round_operands(inputs: Mapping[str, Any], dtype: torch.dtype) -> dict[str, A
     return dict(inputs) | cast({n: x for n, x in inputs.items() if n not in kept}, dtype)
 
 
-def outputs_and_grads(form: Callable, inputs: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Outputs by number, and the gradients, by input name, of a fixed random weighting of the outputs."""
-    leaves = {n: x.detach().clone().requires_grad_() if is_float(x) else x for n, x in inputs.items()}
+def outputs_and_grads(form: Callable, inputs: Mapping[str, Any], scale: float = 1.0) -> dict[str, Tensor]:
+    """Outputs by number, and the gradients, by input name, of a fixed random weighting of the outputs.
+
+    scale: of the weights. The inputs are used as they lie in memory.
+    """
+    leaves = {n: x.detach().requires_grad_() if is_float(x) else x for n, x in inputs.items()}
     outputs = [x for x in flatten(form(**leaves)) if is_float(x)]
     generator = torch.Generator().manual_seed(7)
-    weights = [torch.randn(o.shape, generator=generator).bfloat16().to(o.dtype) for o in outputs]
+    weights = [(scale * torch.randn(o.shape, generator=generator)).bfloat16().to(o.dtype) for o in outputs]
     wanted = {n: x for n, x in leaves.items() if is_float(x)}
     grads = torch.autograd.grad(outputs, list(wanted.values()), weights, materialize_grads=True)
     results = {f"output {i}": o.detach() for i, o in enumerate(outputs)}

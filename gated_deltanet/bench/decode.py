@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import torch
 
 from gated_deltanet.models import CausalLM, count, get_preset
+from gated_deltanet.models.presets import choose
 from gated_deltanet.models.session import Session
 
-from . import memory
+from . import machine, memory
 from .timing import turns
 
 Row = dict[str, Any]
@@ -25,6 +26,38 @@ class Times(NamedTuple):
 
     prefill: float
     step: float  # one token decoded: the median
+
+
+def decode(
+    presets: Sequence[str] = (),
+    *,
+    size: str = "tiny",
+    context: Sequence[int] = (1024, 2048, 4096, 8192, 16384),
+    dtype: str = "float32",
+    steps: int = 32,
+    rounds: int = 3,
+    minutes: float = 30,
+    track: Callable[[Sequence], Iterable[Any]] = iter,
+) -> dict[str, Any]:
+    """How fast models read each context and go on with it, and what memory that takes: a document of plain JSON values.
+
+    presets: or architectures of this size; without any the paper's ten. dtype: of weights and computation. steps:
+    tokens written after each context. rounds: of which none but the first begins that would end after `minutes`. track:
+    wraps the turns to show progress. `figures.draw_decode` draws it.
+    """
+    if dtype not in ("float32", "bfloat16"):
+        raise ValueError(f"--dtype is {dtype!r}, expected float32 or bfloat16")
+    for option, value in (("steps", steps), ("rounds", rounds)):
+        if value < 1:
+            raise ValueError(f"--{option} is {value}, expected at least 1")
+    if not context:
+        raise ValueError("--context is empty, expected some such as 4K")
+    settings = {"presets": list(presets), "size": size, "context": list(context), "dtype": dtype}
+    settings |= {"steps": steps, "rounds": rounds, "minutes": minutes}
+    cells = [Cell(preset, length) for preset in choose(presets, size) for length in sorted(set(context))]
+    document = machine.record(settings)
+    rows = measure(cells, dtype, steps=steps, rounds=rounds, seconds=60 * minutes, track=track)
+    return {**document, "rows": rows}
 
 
 def measure(

@@ -5,6 +5,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,19 @@ import torch
 
 from gated_deltanet import ops
 from gated_deltanet.ops import native
+from gated_deltanet.plan.devices import memory_bytes
 
 CPUINFO = Path("/proc/cpuinfo")
 FLAGS = ("avx2", "fma", "avx512f", "avx512_bf16", "amx_bf16", "neon", "asimd", "asimdhp", "bf16", "i8mm", "sve")
-EXTRA_OF = {"transformers": "hf"}  # optional package: the extra that brings it
+EXTRA_OF = {  # optional package: the extra that brings it
+    "transformers": "hf",
+    "accelerate": "hf",
+    "lm-eval": "eval",
+    "datasets": "data",
+    "pyarrow": "data",
+    "mistral-common": "data",
+    "tensorboard": "track",
+}
 
 
 def describe() -> dict[str, Any]:
@@ -32,6 +42,16 @@ def describe() -> dict[str, Any]:
         "native": {"instruction_set": native.instruction_set(), "unusable": native.unusable()},
         "packages": {package: version_of(package) for package in EXTRA_OF},
         "backends": ops.backends(),
+    }
+
+
+def record(settings: dict[str, Any]) -> dict[str, Any]:
+    """What stands beside the rows of a benchmark. load: programs that ran at the same time in the last minute."""
+    return {
+        "machine": describe(),
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        "settings": settings,
     }
 
 
@@ -73,12 +93,6 @@ def brand() -> str | None:
 
 def cores() -> int | None:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
-
-
-def memory_bytes() -> int | None:
-    if sys.platform == "win32":
-        return None
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def compiler() -> str | None:

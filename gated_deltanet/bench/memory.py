@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-CLEAR_REFS, STATUS, MEMINFO = Path("/proc/self/clear_refs"), Path("/proc/self/status"), Path("/proc/meminfo")
+from gated_deltanet.plan.devices import kilobytes
+
+CLEAR_REFS, STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 TRIM_THRESHOLD, MMAP_MAX = -1, -4  # glibc's names for mallopt: M_TRIM_THRESHOLD, M_MMAP_MAX
 
 
@@ -21,12 +23,6 @@ def peak_bytes(call: Callable[[], object]) -> int | None:
         before = kilobytes(STATUS, "VmRSS")
         call()
         return max(0, kilobytes(STATUS, "VmHWM") - before) * 1024
-    return None
-
-
-def available_bytes() -> int | None:
-    with suppress(OSError):
-        return kilobytes(MEMINFO, "MemAvailable") * 1024
     return None
 
 
@@ -48,8 +44,3 @@ def no_page_faults() -> Iterator[bool]:
 
 def c_library() -> ctypes.CDLL | None:
     return ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
-
-
-def kilobytes(file: Path, name: str) -> int:
-    (line,) = (line for line in file.read_text().splitlines() if line.startswith(f"{name}:"))
-    return int(line.split()[1])

@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gated_deltanet import ops
+from gated_deltanet import matmul, ops
+from gated_deltanet.plan.devices import available_bytes
 
-from . import calls, matmul, memory, peers
+from . import cases, machine, memory
 from .accuracy import round_operands
-from .calls import Call, Inputs
-from .cases import gated_delta_rule
-from .op_plan import Entry, Race, Settings, plan
+from .cases import Call, Inputs
+from .op_races import DTYPES, LENGTHS, QUICK_LENGTHS, TABLES, Entry, Race, Settings, check, races
+from .peers import NEEDS, installed, load, versions
 from .timing import race
 
 FLOPS = {"step": 6, "forward": 6, "forward+backward": 18}  # useful ones: times d_k d_v, a token and head
@@ -23,11 +24,54 @@ STREAM = 8  # tokens that are decoded over and over: so few that they stay in ca
 Row = dict[str, Any]
 
 
+def op(
+    *,
+    lengths: tuple[int, ...] | None = None,
+    dtypes: tuple[str, ...] = DTYPES,
+    heads: int = 16,
+    d_k: int = 128,
+    d_v: int = 128,
+    threads: int | None = None,
+    backends: tuple[str, ...] | None = None,
+    peers: tuple[str, ...] | None = None,
+    tables: tuple[str, ...] = TABLES,
+    seconds: float = 1.0,
+    quick: bool = False,
+    keep_memory: bool = False,
+    track: Callable[[list[Race]], Iterable[Race]] = iter,
+) -> dict[str, Any]:
+    """How fast the gated delta rule is here, as a document of plain JSON values: a row for each contestant of a race.
+
+    lengths: of the sequence; 1 is a decoding step. dtypes: of q, k and v. threads: None for as many as torch uses.
+    backends: None for all that are usable, the slow ones for short sequences only. peers: packages of `peers.NEEDS`;
+    None for all that are installed. tables: "lengths", those above; "shapes", short sequences and odd heads; "threads",
+    one against all; "growth", a long sequence against a shorter one. seconds: for each contestant. quick: shorter
+    sequences and less time. keep_memory: page faults do not count (with glibc). track: wraps the races, for progress.
+    """
+    settings = Settings(
+        lengths=(QUICK_LENGTHS if quick else LENGTHS) if lengths is None else lengths,
+        dtypes=dtypes,
+        heads=heads,
+        d_k=d_k,
+        d_v=d_v,
+        threads=torch.get_num_threads() if threads is None else threads,
+        backends=backends,
+        peers=tuple(installed()) if peers is None else peers,
+        tables=tables,
+        seconds=min(seconds, 0.1) if quick else seconds,
+        quick=quick,
+        keep_memory=keep_memory,
+    )
+    check(settings)
+    document = machine.record(settings._asdict()) | {"peers": versions(settings.peers)}
+    return {**document, "rows": measure(settings, track)}
+
+
 def measure(settings: Settings, track: Callable[[list[Race]], Iterable[Race]] = iter) -> list[Row]:
     """A row for each entry of the plan. track: wraps the races to show progress."""
     rows: list[Row] = []
     with threads_restored():
-        for table, entries in track(plan(settings)):
+        for table, entries in track(races(settings)):
             keep = settings.keep_memory or table == "growth"  # which comes last: glibc does not quite forget it
             with memory.no_page_faults() if keep else nullcontext(False) as kept_out:
                 found = run(entries, settings.seconds, rows)
@@ -66,7 +110,7 @@ def row(entry: Entry, seconds: float, sgemm_gflops: float, peak_bytes: int | Non
 def comparison(row: Row, rows: Sequence[Row]) -> Row:
     """How many times faster than each peer; than with one thread; and a token's cost against the shorter sequence's."""
     first = next(other for other in rows if other["who"] == row["who"])
-    others = [other for other in rows if other["who"] in peers.NEEDS and row["who"] not in peers.NEEDS]
+    others = [other for other in rows if other["who"] in NEEDS and row["who"] not in NEEDS]
     found: Row = {"times_faster_than": {other["who"]: other["us"] / row["us"] for other in others}}
     if row["threads"] > first["threads"]:
         found["speedup"] = first["us"] / row["us"]
@@ -78,7 +122,7 @@ def comparison(row: Row, rows: Sequence[Row]) -> Row:
 def too_large(entry: Entry, earlier: Iterable[Row]) -> str | None:
     """Why not to run the entry: it would need more memory than there is, judging by its like on shorter sequences."""
     peaks = {row["L"]: row["peak_bytes"] for row in earlier if row.get("peak_bytes") and is_like(entry, row)}
-    available = memory.available_bytes()
+    available = available_bytes()
     if not peaks or available is None:
         return None
     longest = max(peaks)
@@ -95,20 +139,20 @@ def call_of(entry: Entry) -> Call:
     """The entry as a call without arguments, with its number of threads."""
     torch.set_num_threads(entry.threads)  # also when the call is made: ONNX Runtime starts its threads then
     inputs = inputs_of(STREAM if entry.what == "step" else entry.L, *entry[4:7], entry.dtype)
-    if entry.who in peers.NEEDS:
-        return with_threads(entry.threads, peers.load(entry.who).CALLS[entry.what](inputs))
+    if entry.who in NEEDS:
+        return with_threads(entry.threads, load(entry.who).CALLS[entry.what](inputs))
     return with_threads(entry.threads, ours(entry.who, entry.what, inputs))
 
 
 def ours(who: str, what: str, inputs: Inputs) -> Call:
     if who == "step_":
-        tokens = [{n: x[:, 0] for n, x in token.items()} for token in calls.each_token(inputs)]
-        return calls.decode(step_in_place, tokens, inputs["state"], inputs["state"].clone())
+        tokens = [{n: x[:, 0] for n, x in token.items()} for token in cases.each_token(inputs)]
+        return cases.decode(step_in_place, tokens, inputs["state"], inputs["state"].clone())
     rule = partial(ops.gated_delta_rule, backend=who)
     if what == "step":
         step = partial(step_with, rule)
-        return calls.decode(step, calls.each_token(inputs), inputs["state"], inputs["state"].clone())
-    return {"forward": calls.forward, "forward+backward": calls.forward_backward}[what](rule, inputs)
+        return cases.decode(step, cases.each_token(inputs), inputs["state"], inputs["state"].clone())
+    return {"forward": cases.forward, "forward+backward": cases.forward_backward}[what](rule, inputs)
 
 
 def step_with(rule: Callable, token: dict[str, Tensor], state: Tensor) -> Tensor:
@@ -122,7 +166,7 @@ def step_in_place(token: dict[str, Tensor], state: Tensor) -> Tensor:
 
 @lru_cache(maxsize=2)
 def inputs_of(L: int, H: int, d_k: int, d_v: int, dtype: str) -> dict[str, Tensor]:
-    return round_operands(gated_delta_rule(L=L, H=H, d_k=d_k, d_v=d_v).inputs, getattr(torch, dtype))
+    return round_operands(cases.gated_delta_rule(L=L, H=H, d_k=d_k, d_v=d_v).inputs, getattr(torch, dtype))
 
 
 def with_threads(threads: int, call: Call) -> Call:

@@ -10,20 +10,6 @@ TURN = 0.02  # seconds a turn of `race` lasts at least
 PAUSE = 0.01  # seconds before it, in which the idle threads of the one before fall asleep
 
 
-def best_seconds(
-    contestants: Mapping[Name, Callable[[], object]], rounds: int, track: Callable[[Sequence], Iterable[Any]] = iter
-) -> dict[Name, float]:
-    """The least time of each over `rounds` turns, after one to warm up. track: wraps the turns to show progress."""
-    best: dict[Name, float] = {}
-    for turn, name in enumerate(track([*contestants] * (1 + rounds))):
-        start = time.perf_counter()
-        contestants[name]()
-        seconds = time.perf_counter() - start
-        if turn >= len(contestants):
-            best[name] = min(seconds, best.get(name, seconds))
-    return best
-
-
 def race(contestants: Mapping[Name, Callable[[], object]], seconds: float) -> dict[Name, float]:
     """The least seconds a call of each. They take turns, at least two, until `seconds` for each of them have passed.
 

@@ -1,21 +1,28 @@
 """How fast models train here: forward, loss, backward and optimiser on random tokens, as in the paper's Fig. 3."""
 
 from collections.abc import Callable, Iterable, Sequence
-from time import perf_counter
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, profiler
 
+from gated_deltanet import matmul
+from gated_deltanet.matmul import timed
 from gated_deltanet.models import CausalLM, count, get_preset
+from gated_deltanet.models.presets import choose
+from gated_deltanet.plan.devices import available_bytes
 from gated_deltanet.plan.memory import Step, train_memory
 from gated_deltanet.plan.sharding import Sharding
-from gated_deltanet.plan.speed import train_flops
+from gated_deltanet.plan.speed import FIG_3_SHAPES, cpu_rates, seconds_per_token, train_flops
 
-from . import matmul, memory
+from . import machine, memory
 from .timing import turns
 
 Row = dict[str, Any]
+PRODUCTS = ("aten::mm", "aten::addmm", "aten::addmm_", "aten::bmm", "aten::baddbmm")
+ATTENTION = "aten::_scaled_dot_product"  # torch's fused kernel, native too, but not ours
+FORWARD = "GeneratedBackwardFor_gdn_"  # what torch calls the forward of an operator that can be differentiated
 
 
 class Cell(NamedTuple):
@@ -32,6 +39,72 @@ class Times(NamedTuple):
     gradients: float  # forward, loss and backward
     optimiser: float
     product: float  # the yardstick, torch.mm, right after them
+
+
+def train(
+    presets: Sequence[str] = (),
+    *,
+    size: str = "tiny",
+    shapes: Sequence[tuple[int, int]] = FIG_3_SHAPES,
+    dtype: str = "float32",
+    rounds: int = 3,
+    minutes: float = 60,
+    checkpointing: bool = False,
+    keep_memory: bool = False,
+    track: Callable[[Sequence], Iterable[Any]] = iter,
+) -> dict[str, Any]:
+    """How fast models train in each shape, (length, batch): a document of plain JSON values, a row for each.
+
+    presets: or architectures of this size; without any the paper's ten. dtype: float32, or bfloat16, which is autocast
+    over float32 weights. rounds: of which none but the first begins that would end after `minutes`. checkpointing: keep
+    only the blocks' inputs for backward. keep_memory: page faults do not count (with glibc). track: wraps the turns to
+    show progress. `figures.draw_train` draws it.
+    """
+    cells, settings = chosen(presets, size, shapes, dtype)
+    if rounds < 1:
+        raise ValueError(f"--rounds is {rounds}, expected at least 1")
+    settings |= {"rounds": rounds, "minutes": minutes, "checkpointing": checkpointing, "keep_memory": keep_memory}
+    document, limits = machine.record(settings), {"rounds": rounds, "seconds": 60 * minutes}
+    with memory.no_page_faults() if keep_memory else nullcontext():
+        rows = measure(cells, dtype, **limits, checkpointing=checkpointing, track=track)
+    return {**document, "rows": rows}
+
+
+def profile(
+    presets: Sequence[str] = (),
+    *,
+    size: str = "tiny",
+    shape: tuple[int, int] = FIG_3_SHAPES[0],
+    dtype: str = "float32",
+    track: Callable[[Sequence], Iterable[Any]] = iter,
+) -> dict[str, Any]:
+    """Where the time of a training step goes: products, native kernels or other ops. Arguments as of `train`."""
+    cells, settings = chosen(presets, size, [shape], dtype)
+    return {**machine.record(settings), "rows": [shares(cell, dtype) for cell in track(cells)]}
+
+
+def chosen(
+    presets: Sequence[str], size: str, shapes: Sequence[tuple[int, int]], dtype: str
+) -> tuple[list[Cell], dict[str, Any]]:
+    """Every preset in every shape, checked, and the settings to record."""
+    if dtype not in ("float32", "bfloat16"):
+        raise ValueError(f"--dtype is {dtype!r}, expected float32 or bfloat16")
+    if not shapes:
+        raise ValueError("--shapes is empty, expected some such as 2Kx16")
+    cells = [Cell(preset, *shape) for preset in choose(presets, size) for shape in shapes]
+    return cells, {"presets": list(presets), "size": size, "shapes": [list(shape) for shape in shapes], "dtype": dtype}
+
+
+def beside_plan(cell: Cell, dtype: str, peak_flops: float, checkpointing: bool = False) -> Row:
+    """What a plan predicts for one step of a preset here, and what it took. peak_flops: of torch.mm, measured."""
+    config, step = get_preset(cell.preset), Step(cell.batch, cell.length, dtype, checkpointing)
+    (row,) = measure([cell], dtype, checkpointing=checkpointing)
+    return {
+        "predicted_tokens_per_second": 1 / seconds_per_token(config, cell.length, cpu_rates(peak_flops), checkpointing),
+        "tokens_per_second": row["tokens_per_second"],
+        "predicted_bytes": train_memory(config, step, Sharding(1, 1)).total,
+        "bytes": row["peak_bytes"],
+    }
 
 
 def measure(
@@ -85,7 +158,7 @@ def row(cell: Cell, dtype: str, times: Times, matmul_flops: float, peak_bytes: i
 
 def too_large(cell: Cell, dtype: str, checkpointing: bool) -> str | None:
     """Why not to run it: it would need more memory than there is."""
-    available = memory.available_bytes()
+    available = available_bytes()
     step = Step(cell.batch, cell.length, dtype, checkpointing)
     needed = train_memory(get_preset(cell.preset), step, Sharding(1, 1)).total
     return f"needs some {needed / 2**30:.1f} GiB of memory" if available and needed > available else None
@@ -126,7 +199,25 @@ class Trial:
         return Times(timed(self.gradients), timed(self.update), min(timed(yardstick) for _ in range(3)))
 
 
-def timed(call: Callable[[], object]) -> float:
-    start = perf_counter()
-    call()
-    return perf_counter() - start
+def shares(cell: Cell, dtype: str) -> dict[str, Any]:
+    """Shares of the seconds of one step, after one to warm up. ops: by name, the longest first."""
+    trial = Trial(cell, dtype)
+    trial.step()
+    with profiler.profile(activities=[profiler.ProfilerActivity.CPU]) as seen:
+        trial.step()
+    seconds = {event.key: event.self_cpu_time_total / 1e6 for event in seen.key_averages()}
+    total = sum(seconds.values())
+    ops = [
+        {"op": op, "kind": kind(op), "share": s / total, "seconds": s}
+        for op, s in sorted(seconds.items(), key=lambda item: -item[1])
+    ]
+    kinds = {name: sum(op["share"] for op in ops if op["kind"] == name) for name in ("product", "native", "other")}
+    return {**cell._asdict(), "dtype": dtype, "seconds": total, "shares": kinds, "ops": ops}
+
+
+def kind(op: str) -> str:
+    """product; native: our C++ kernels, forward and backward, and torch's fused attention; or other."""
+    if op in PRODUCTS:
+        return "product"
+    ours = op.startswith(("gdn::", FORWARD)) and "_cpp" in op and not op.endswith("Backward")
+    return "native" if ours or op.startswith(ATTENTION) else "other"

@@ -1,6 +1,7 @@
-"""`gdn bench`: what was measured, on this machine, now."""
+"""`gdn bench`: measure this machine; `gdn bench accuracy`."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from gated_deltanet.cli.bench_decode import Decode
@@ -18,26 +19,25 @@ class Accuracy:
     """
 
     length: int = 512
-    """Tokens in the sequence."""
+    """Measure on sequences of so many tokens."""
     json: bool = False
     """Print one JSON document instead of a table."""
     markdown: bool = False
     """Print a Markdown table, as in docs/derivation.md."""
 
     def run(self) -> None:
-        from gated_deltanet.bench import accuracy, machine
-        from gated_deltanet.cli.report import print_json, print_markdown, print_table, tracked
+        from gated_deltanet.bench import accuracy
+        from gated_deltanet.cli.output import check_choice, print_json, print_markdown, print_table, tracked
 
-        if self.length < 1:
-            raise ValueError(f"--length is {self.length}, expected at least 1")
-        if self.json and self.markdown:
-            raise ValueError("--json and --markdown exclude each other")
-        rows = [accuracy.row(*measurement) for measurement in tracked(accuracy.measurements(self.length), "measuring")]
+        check_choice(self.json, self.markdown)
+        document = accuracy(self.length, track=partial(tracked, what="measuring"))
         if self.json:
-            return print_json({"machine": machine.describe(), "length": self.length, "rows": rows})
+            return print_json(document)
         columns = ["op", "form", "dtype", "output", "state", "gradient"]
         show = print_markdown if self.markdown else print_table
-        show(f"Relative RMS error against float64, L = {self.length}", columns, [cells(row) for row in rows])
+        show(
+            f"Relative RMS error against float64, L = {self.length}", columns, [cells(row) for row in document["rows"]]
+        )
 
 
 def cells(row: dict[str, Any]) -> list[str]:

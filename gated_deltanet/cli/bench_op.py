@@ -1,11 +1,11 @@
 """`gdn bench op`: its options, and its tables."""
 
-import os
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from tyro.conf import arg
 
 
 @dataclass(frozen=True)
@@ -19,72 +19,50 @@ class Op:
     Example: gdn bench op --lengths 1 2048 --dtypes float32 --out op.json
     """
 
-    lengths: tuple[int, ...] | None = None
-    """Tokens in the sequence; 1 is a decoding step. By default 1 64 512 2048 4096 16384."""
+    lengths: Annotated[tuple[int, ...] | None, arg(metavar="[INT ...]")] = None
+    """Measure sequences of so many tokens; 1 is a decoding step. By default 1 64 512 2048 4096 16384."""
     dtypes: tuple[str, ...] = ("float32", "bfloat16")
-    """Of q, k and v."""
+    """Measure q, k and v of these dtypes."""
     heads: int = 16
-    """Heads of q, k and v."""
+    """Give q, k and v so many heads."""
     d_k: int = 128
-    """Width of a key."""
+    """Set the width of a key."""
     d_v: int = 128
-    """Width of a value."""
-    threads: int | None = None
-    """As many as torch uses, by default."""
-    backends: tuple[str, ...] | None = None
-    """By default all, but reference and parallel for short sequences only."""
-    peers: tuple[str, ...] | None = None
-    """By default all that are installed; nothing after --peers leaves them out."""
+    """Set the width of a value."""
+    threads: Annotated[int | None, arg(metavar="INT")] = None
+    """Use so many threads; by default as many as torch does."""
+    backends: Annotated[tuple[str, ...] | None, arg(metavar="[STR ...]")] = None
+    """Measure these backends; by default all, but reference and parallel for short sequences only."""
+    peers: Annotated[tuple[str, ...] | None, arg(metavar="[STR ...]")] = None
+    """Measure these peers; by default all that are installed. Nothing after --peers leaves them out."""
     tables: tuple[str, ...] = ("lengths", "shapes", "threads", "growth")
-    """lengths: the sizes above. shapes: short sequences, small and odd heads. threads: one against all, 2048 tokens.
-    growth: 16384 tokens against 2048."""
+    """Make these tables. lengths: the sizes above. shapes: short sequences, small and odd heads. threads: one against
+    all, 2048 tokens. growth: 16384 tokens against 2048."""
     seconds: float = 1.0
-    """For each contestant of each case, at least."""
+    """Measure each contestant of each case for so many seconds, at least."""
     quick: bool = False
-    """Shorter sequences and less time: to see that it works."""
+    """Take shorter sequences and less time, to see that it works."""
     keep_memory: bool = False
-    """Freed memory stays with the process, so that page faults of large results do not count (with glibc; in the
+    """Keep freed memory in the process, so that page faults of large results do not count (with glibc; in the
     table growth they never do)."""
     json: bool = False
     """Print one JSON document instead of tables."""
-    out: Path | None = None
+    out: Annotated[Path | None, arg(metavar="PATH")] = None
     """Write the JSON document to this file."""
 
     def run(self) -> None:
-        from gated_deltanet.bench import machine, op, op_plan, peers
-        from gated_deltanet.cli.report import check_out, print_json, tracked, write_json
+        from gated_deltanet.bench import op
+        from gated_deltanet.cli.output import check_out, print_json, tracked, write_document
 
         if self.out:
-            check_out(self.out)
-        settings = settings_of(self)
-        op_plan.check(settings)
-        start = {"machine": machine.describe(), "date": datetime.now(timezone.utc).isoformat(timespec="seconds")}
-        start |= {"load": load(), "peers": peers.versions(settings.peers), "settings": settings._asdict()}
-        document = {**start, "rows": op.measure(settings, track=partial(tracked, what="measuring"))}
+            check_out(self.out, ".json")
+        options = {name: value for name, value in asdict(self).items() if name not in ("json", "out")}
+        document = op(**options, track=partial(tracked, what="measuring"))
         if self.out:
-            write_json(self.out, document)
+            write_document(self.out, document)
         if self.json:
             return print_json(document)
         print_tables(document)
-
-
-def settings_of(options: Op) -> Any:
-    import torch
-
-    from gated_deltanet.bench import peers
-    from gated_deltanet.bench.op_plan import LENGTHS, QUICK_LENGTHS, Settings
-
-    chosen = {name: value for name, value in asdict(options).items() if name in Settings._fields}
-    default: dict[str, Any] = {"threads": torch.get_num_threads(), "backends": None}
-    default["lengths"] = QUICK_LENGTHS if options.quick else LENGTHS
-    default["peers"] = tuple(peers.installed()) if options.peers is None else ()
-    filled = {name: default[name] if value is None else value for name, value in chosen.items()}
-    return Settings(**filled)._replace(seconds=min(options.seconds, 0.1) if options.quick else options.seconds)
-
-
-def load() -> float | None:
-    """Programs that ran at the same time in the last minute."""
-    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 
 TITLES = {
@@ -102,7 +80,7 @@ NOTES = [
 
 
 def print_tables(document: dict[str, Any]) -> None:
-    from gated_deltanet.cli.report import print_table
+    from gated_deltanet.cli.output import print_table
 
     measured = [row for row in document["rows"] if "left_out" not in row]
     for title in dict.fromkeys(map(title_of, measured)):

@@ -2,11 +2,10 @@
 
 from dataclasses import asdict, dataclass
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 
 @dataclass(frozen=True)
@@ -16,94 +15,83 @@ class Train:
     Forward, loss, backward and AdamW on random tokens. The models take turns, and each shape is judged by its best.
     MFU: 6 FLOPs for each weight that multiplies (the head among them, the embedding not) and 3 × the mixers' own, as a
     share of what torch.mm of 2048² reaches in the same run and dtype. bfloat16 is autocast over float32 weights.
-    --out writes train.json, train.md and, with matplotlib, train.png, where the paper's H100 stands beside.
+    --out writes train.json, train.md and train.png, where the paper's H100 stands beside.
 
     Example: gdn bench train gdn transformer --size tiny --shapes 2Kx4 8Kx1 --out results/train
     """
 
-    presets: Positional[tuple[str, ...]] = ()
-    """Presets, or architectures of --size; by default the paper's ten."""
+    presets: Positional[Annotated[tuple[str, ...], arg(metavar="[PRESET ...]")]] = ()
+    """Measure these presets, or architectures of --size; by default the paper's ten."""
     size: str = "tiny"
-    """1.3b, 400m, small, tiny or nano."""
+    """Measure architectures of this size: 1.3b, 400m, small, tiny or nano."""
     shapes: tuple[str, ...] = ("2Kx16", "4Kx8", "8Kx4", "16Kx2")
-    """Length × batch."""
+    """Measure batches of these shapes, length × batch."""
     dtype: str = "float32"
-    """float32 or bfloat16."""
+    """Train in float32 or bfloat16."""
     rounds: int = 3
-    """Turns of each, if there is time."""
+    """Give each so many turns, if there is time."""
     minutes: float = 60
-    """No further round begins that would end after so many."""
+    """Begin no further round that would end after so many minutes."""
     checkpointing: bool = False
     """Keep only the blocks' inputs for backward and run the blocks again."""
     keep_memory: bool = False
-    """Freed memory stays with the process: page faults do not count (with glibc)."""
+    """Keep freed memory in the process, so that page faults do not count (with glibc)."""
     profile: bool = False
-    """Instead of speed: what share of a step are matrix products, native kernels and other ops, for the first shape."""
+    """Show what share of a step of the first shape are matrix products, native kernels and other ops, instead."""
     json: bool = False
     """Print one JSON document instead of a table."""
     markdown: bool = False
     """Print a Markdown table."""
-    out: Path | None = None
+    out: Annotated[Path | None, arg(metavar="PATH")] = None
     """Write the results to this folder."""
 
     def run(self) -> None:
-        from gated_deltanet.cli import results
+        from gated_deltanet.cli import output
 
-        results.check_choice(self.json, self.markdown)
-        cells = cells_of(self)
-        results.check_folder(self.out)
-        document = results.begin(asdict(self) | {"out": None})
-        document["rows"] = profiled(self, cells) if self.profile else measured(self, cells)
+        output.check_choice(self.json, self.markdown)
+        output.check_folder(self.out)
+        document = profiled(self) if self.profile else measured(self)
+        document["settings"] = asdict(self) | {"out": None}
         table = profile_table(document) if self.profile else speed_table(document)
         if self.out:
-            results.write(self.out, "profile" if self.profile else "train", document, *table)
-            if not self.profile and find_spec("matplotlib"):
-                from gated_deltanet.bench.train_figure import draw
+            output.write_results(self.out, "profile" if self.profile else "train", document, *table)
+            if not self.profile:
+                from gated_deltanet.bench.figures import draw_train
 
-                draw(document, self.out / "train.png")
+                draw_train(document, self.out / "train.png")
         notes = PROFILE_NOTES if self.profile else NOTES
-        results.show(document, *table, notes, as_="json" if self.json else "markdown" if self.markdown else "table")
+        output.show_results(document, *table, notes, json=self.json, markdown=self.markdown)
+
+    def parsed_shapes(self) -> list[tuple[int, int]]:
+        from gated_deltanet.quantity import parse_shape
+
+        return [parse_shape("--shapes", shape) for shape in self.shapes]
 
 
-def cells_of(options: Train) -> list[Any]:
-    """Checked; every preset in every shape."""
-    from gated_deltanet.bench.train import Cell
-    from gated_deltanet.cli.results import presets_of
-    from gated_deltanet.quantity import parse_shape
+def measured(options: Train) -> dict[str, Any]:
+    from gated_deltanet.bench import train
+    from gated_deltanet.cli.output import tracked
 
-    if options.dtype not in ("float32", "bfloat16"):
-        raise ValueError(f"--dtype is {options.dtype!r}, expected float32 or bfloat16")
-    if options.rounds < 1:
-        raise ValueError(f"--rounds is {options.rounds}, expected at least 1")
-    shapes = [parse_shape("--shapes", shape) for shape in options.shapes]
-    if not shapes:
-        raise ValueError("--shapes is empty, expected some such as 2Kx16")
-    return [Cell(preset, *shape) for preset in presets_of(options.presets, options.size) for shape in shapes]
-
-
-def measured(options: Train, cells: list[Any]) -> list[dict[str, Any]]:
-    from contextlib import nullcontext
-
-    from gated_deltanet.bench import memory, train
-    from gated_deltanet.cli.report import tracked
-
-    with memory.no_page_faults() if options.keep_memory else nullcontext():
-        return train.measure(
-            cells,
-            options.dtype,
-            rounds=options.rounds,
-            seconds=60 * options.minutes,
-            checkpointing=options.checkpointing,
-            track=partial(tracked, what="training"),
-        )
+    return train(
+        options.presets,
+        size=options.size,
+        shapes=options.parsed_shapes(),
+        dtype=options.dtype,
+        rounds=options.rounds,
+        minutes=options.minutes,
+        checkpointing=options.checkpointing,
+        keep_memory=options.keep_memory,
+        track=partial(tracked, what="training"),
+    )
 
 
-def profiled(options: Train, cells: list[Any]) -> list[dict[str, Any]]:
-    from gated_deltanet.bench.profile import shares
-    from gated_deltanet.cli.report import tracked
+def profiled(options: Train) -> dict[str, Any]:
+    from gated_deltanet.bench import profile
+    from gated_deltanet.cli.output import tracked
 
-    first = list({cell.preset: cell for cell in reversed(cells)}.values())[::-1]
-    return [shares(cell, options.dtype) for cell in tracked(first, "profiling")]
+    first = options.parsed_shapes()[0]
+    track = partial(tracked, what="profiling")
+    return profile(options.presets, size=options.size, shape=first, dtype=options.dtype, track=track)
 
 
 NOTES = [

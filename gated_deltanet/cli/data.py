@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 
 @dataclass(frozen=True)
@@ -15,40 +15,40 @@ class Prepare:
 
     SOURCE is one or several, separated by commas, of: stdlib (this Python's library); a file, a folder or a glob of
     .txt, .md, .py, .jsonl (each also .gz) and .parquet; hf:dataset[:config[:split]]. An interrupted run goes on where
-    it stopped when the command is given again. The result is the same for any number of workers.
+    it stopped when the command is given again. Rows of jsonl with prompt and answer, or messages, are learnt in their
+    answers only (docs/training.md). The result is the same for any number of workers.
 
     Example: gdn data prepare stdlib --tokenizer bytes --out runs/stdlib-tokens
     """
 
     source: Positional[str]
-    """Where the documents come from."""
+    """Read documents from here."""
     out: Path
-    """The folder for the shards, their manifest and the tokenizer."""
+    """Write the shards, their manifest and the tokenizer to this folder."""
     tokenizer: str = "bytes"
-    """bytes, mistral, a tokenizer.json, a folder that holds one, or a name on the Hugging Face hub."""
+    """Encode with bytes, mistral, a tokenizer.json, a folder that holds one, or a name on the Hugging Face hub."""
     field: str = "text"
-    """Of a row of jsonl or parquet, the one that holds the text."""
-    separator: str | None = None
-    """Between the documents of a text file, for example '<|endoftext|>'. By default a file is one document."""
+    """Take the text of a row of jsonl or parquet from this field."""
+    separator: Annotated[str | None, arg(metavar="TEXT", help_behavior_hint="(a file is one document)")] = None
+    """Split text files into documents at this text, for example '<|endoftext|>'."""
     valid: float = 0.01
-    """Share of the documents kept for validation, chosen by their content."""
+    """Keep this share of the documents for validation, chosen by their content."""
     seed: int = 0
-    """Of that choice."""
-    shard_bytes: int | None = None
-    """Bytes of text in a shard. By default a 64th of the files, between 1 and 64 MiB."""
-    workers: int | None = None
-    """Processes; as many as there are cores, by default."""
+    """Seed of that choice."""
+    shard_bytes: Annotated[int | None, arg(metavar="N", help_behavior_hint="(a 64th, 1 to 64 MiB)")] = None
+    """Put so many bytes of text in a shard."""
+    workers: Annotated[int | None, arg(metavar="N", help_behavior_hint="(as many as there are cores)")] = None
+    """Work with so many processes."""
     json: bool = False
     """Print one JSON document instead of a table."""
 
     def run(self) -> None:
-        from gated_deltanet.data import tokenizer
-        from gated_deltanet.data.prepare import prepare
+        from gated_deltanet.data import prepare
 
         with bar(f"tokenising {self.source}") as progress:
             manifest = prepare(
                 self.source,
-                tokenizer.get(self.tokenizer),
+                self.tokenizer,
                 self.out,
                 field=self.field,
                 separator=self.separator,
@@ -69,12 +69,12 @@ class Check:
     """
 
     folder: Positional[Path]
-    """That gdn data prepare has written."""
+    """A folder that gdn data prepare has written."""
     json: bool = False
     """Print one JSON document instead of a table."""
 
     def run(self) -> None:
-        from gated_deltanet.data.prepared import open_corpus, read_manifest
+        from gated_deltanet.data import open_corpus, read_manifest
 
         open_corpus(self.folder, verify=True)
         show(read_manifest(self.folder), self.folder, self.json)
@@ -116,7 +116,7 @@ def bar(what: str) -> Iterator[Any]:
 
 
 def show(manifest: dict[str, Any], folder: Path, json: bool) -> None:
-    from gated_deltanet.cli.report import print_json, print_table
+    from gated_deltanet.cli.output import print_json, print_table
 
     if json:
         return print_json({"out": str(folder), **manifest, "shards": len(manifest["shards"])})
@@ -137,4 +137,4 @@ def notes(manifest: dict[str, Any], folder: Path) -> list[str]:
     skipped = [f"Skipped: {n} {reason}." for reason, n in manifest["skipped"].items()]
     examples = [f"Such as {example}" for example in manifest["skipped_examples"]]
     hashes = [f"{name}: sha256 {told['sha256']}" for name, told in manifest["sources"].items()]
-    return [*skipped, *examples, *hashes, f"In Python: gated_deltanet.data.prepared.open_corpus({str(folder)!r})"]
+    return [*skipped, *examples, *hashes, f"In Python: gated_deltanet.data.open_corpus({str(folder)!r})"]

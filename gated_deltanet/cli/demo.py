@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from tyro.conf import arg
 
 
 @dataclass(frozen=True)
@@ -16,14 +18,14 @@ class Demo:
     """
 
     minutes: float = 2.5
-    """Of training, about."""
-    out: Path | None = None
-    """The folder of the run; default: runs/demo, or the next free one."""
+    """Train for about so many minutes."""
+    out: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(runs/demo, or the next free one)")] = None
+    """Write the run to this folder."""
     json: bool = False
     """Print the results as one JSON document."""
 
     def run(self) -> int | None:
-        from gated_deltanet.cli.report import print_json
+        from gated_deltanet.cli.output import print_json
         from gated_deltanet.demo import job
 
         if not 0 < self.minutes < 1e6:
@@ -54,7 +56,7 @@ def commands(folder: Path) -> list[str]:
 
 
 def show(result: Any, commands: list[str]) -> None:
-    from gated_deltanet.cli.report import print_table
+    from gated_deltanet.cli.output import print_table
 
     print("\n".join(f"{name}: {value}" for name, value in result.facts.items()))
     rows = [[who, f"{bits:.3f}"] for who, bits in result.bits.items()]

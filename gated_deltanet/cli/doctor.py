@@ -16,7 +16,7 @@ class Doctor:
 
     def run(self) -> None:
         from gated_deltanet.bench import machine
-        from gated_deltanet.cli.report import print_json, print_table
+        from gated_deltanet.cli.output import print_json, print_table
 
         facts = machine.describe()
         if self.json:

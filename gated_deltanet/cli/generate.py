@@ -6,9 +6,9 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from time import perf_counter
-from typing import Any, TextIO
+from typing import Annotated, Any, TextIO
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 INTERRUPTED = "interrupted"
 
@@ -26,35 +26,35 @@ class Generate:
 
     checkpoint: Positional[Path]
     """The folder of a model that was saved with its tokenizer."""
-    prompt: str | None = None
-    """The text to continue. An empty one: a document from its beginning, or with --state from there."""
+    prompt: Annotated[str | None, arg(metavar="TEXT", help_behavior_hint="(standard input)")] = None
+    """Continue this text. An empty one begins a document, or with --state goes on from there."""
     max_tokens: int = 128
-    """Tokens of the completion, at most."""
+    """Write at most so many tokens."""
     temperature: float = 1.0
-    """0: the most probable token each time."""
-    top_k: int | None = None
-    """Draw from the k most probable tokens only."""
+    """Draw at this temperature; at 0 the most probable token is taken each time."""
+    top_k: Annotated[int | None, arg(metavar="N", help_behavior_hint="(all)")] = None
+    """Draw from the N most probable tokens only."""
     top_p: float = 1.0
     """Draw from the most probable tokens that together have this probability."""
     min_p: float = 0.0
     """Draw from tokens that are at least this times as probable as the most probable one."""
     repetition_penalty: float = 1.0
-    """More than 1: tokens of prompt and completion become less probable."""
+    """Make tokens of prompt and completion less probable, if more than 1."""
     seed: int = 0
-    """The same seed draws the same tokens."""
+    """Draw with this seed: the same tokens again, on the same processor with as many threads."""
     stop: tuple[str, ...] = ()
-    """The completion ends before any of these."""
-    state: Path | None = None
+    """End the completion before any of these texts."""
+    state: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
     """Start from this file, which --save-state wrote with the same model."""
-    save_state: Path | None = None
+    save_state: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
     """Write the state after the completion to this file."""
     device: str = "cpu"
-    """Where the model runs, as torch names it: cpu, cuda, cuda:1, mps."""
+    """Run the model here, as torch names it: cpu, cuda, cuda:1, mps."""
     json: bool = False
     """Print one JSON document at the end instead of text."""
 
     def run(self) -> int | None:
-        from gated_deltanet.cli.report import print_json
+        from gated_deltanet.cli.output import print_json
 
         check_save_state(self.save_state)
         document = complete(self, sampling_of(self))

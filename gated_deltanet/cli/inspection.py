@@ -1,4 +1,4 @@
-"""`gdn inspect`: people would rather look than read."""
+"""`gdn inspect`: what a model's memory does on a text, as a page, a picture or numbers."""
 
 import sys
 from dataclasses import dataclass
@@ -23,24 +23,28 @@ class Inspect:
     """
 
     checkpoint: Positional[Annotated[Path, arg(metavar="CHECKPOINT")]]
-    """The folder of a saved model, with its tokenizer."""
-    text: str | None = None
-    """The text."""
-    file: Path | None = None
-    """A file with the text."""
-    out: Path | None = None
-    """The page to write: inspect.html, unless --png or --json is given."""
-    png: Path | None = None
-    """Draw the maps and curves into this file, too."""
+    """Inspect the saved model in this folder, which has its tokenizer, too."""
+    text: Annotated[str | None, arg(metavar="TEXT")] = None
+    """Read this text."""
+    file: Annotated[Path | None, arg(metavar="PATH")] = None
+    """Read the text in this file."""
+    out: Annotated[Path | None, arg(metavar="PATH")] = None
+    """Write the page to this file: by default inspect.html, unless --png or --json is given."""
+    png: Annotated[Path | None, arg(metavar="PATH")] = None
+    """Draw the maps and curves into this file, too: a .png, .svg or .pdf."""
     device: str = "cpu"
-    """Where the model runs, as torch names it: cpu, cuda, cuda:1, mps."""
+    """Run the model on this device, as torch names it: cpu, cuda, cuda:1, mps."""
     json: bool = False
     """Print the numbers as one JSON document."""
 
     def run(self) -> None:
+        from gated_deltanet.cli.output import check_out
+
         out = Path("inspect.html") if not (self.out or self.png or self.json) else self.out
-        check_writable("--out", out)
-        check_writable("--png", self.png)
+        if out:
+            check_out(out, ".html", ".htm")
+        if self.png:
+            check_out(self.png, ".png", ".svg", ".pdf", option="--png")
         document = look(self.checkpoint, self.read_text(), self.device)
         if self.json:
             print_numbers(document)
@@ -72,23 +76,16 @@ def look(checkpoint: Path, text: str, device: str) -> dict[str, Any]:
     """What is printed, written and drawn."""
     from functools import partial
 
-    import torch
-
     from gated_deltanet.cli.loading import load
-    from gated_deltanet.cli.report import tracked
-    from gated_deltanet.data.tokenizer import beginning_documents
-    from gated_deltanet.inspection.document import document
-    from gated_deltanet.inspection.trace import trace
+    from gated_deltanet.cli.output import tracked
+    from gated_deltanet.inspection import inspect
 
     model, tokenizer = load(checkpoint, device)
-    if not tokenizer.encode(text).ids:
-        raise ValueError("the tokenizer makes no token of this text, expected at least one")
-    encoding = beginning_documents(tokenizer).encode(text)  # so that the first token is expected or not, too
-    if len(encoding.ids) > LONGEST:
-        print(f"gdn: {len(encoding.ids):,} tokens, of which the first {LONGEST:,} are read", file=sys.stderr)
-    tokens = torch.tensor(encoding.ids[:LONGEST], device=device)
-    seen = trace(model, tokens, track=partial(tracked, what="reading the text"))
-    return document(str(checkpoint), model.config, seen, encoding, tokenizer, text)
+    track = partial(tracked, what="reading the text")
+    document = inspect(model, text, tokenizer, name=str(checkpoint), longest=LONGEST, track=track)
+    if document["n_tokens"] > LONGEST:
+        print(f"gdn: {document['n_tokens']:,} tokens, of which the first {LONGEST:,} are read", file=sys.stderr)
+    return document
 
 
 def print_numbers(document: dict[str, Any]) -> None:
@@ -99,16 +96,16 @@ def print_numbers(document: dict[str, Any]) -> None:
 
 
 def write_page(document: dict[str, Any], out: Path) -> None:
-    from gated_deltanet.inspection.page import page
-    from gated_deltanet.models.checkpoint import write
+    from gated_deltanet.files import write_text
+    from gated_deltanet.inspection import page
 
-    write(out, lambda unfinished: unfinished.write_text(page(document), encoding="utf-8"))
+    write_text(out, page(document))
     tell(out, "open it in a browser")
 
 
 def write_png(document: dict[str, Any], png: Path) -> None:
+    from gated_deltanet.files import write
     from gated_deltanet.inspection.figure import draw
-    from gated_deltanet.models.checkpoint import write
 
     write(png, lambda unfinished: draw(document, unfinished))
     tell(png, "the maps and curves")
@@ -117,9 +114,3 @@ def write_png(document: dict[str, Any], png: Path) -> None:
 def tell(file: Path, what: str) -> None:
     """On stderr: standard output may be the numbers."""
     print(f"{file} ({file.stat().st_size / 1000:,.0f} kB): {what}", file=sys.stderr)
-
-
-def check_writable(option: str, file: Path | None) -> None:
-    """Before the work, whose result would be lost."""
-    if file is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
-        raise ValueError(f"{option} is {file}, expected a file in a folder that exists")

@@ -6,11 +6,11 @@ from typing import Any
 
 def load(checkpoint: Path, device: str) -> tuple[Any, Any]:
     """The `CausalLM`, on the device, and the `tokenizers.Tokenizer` in its folder."""
-    from gated_deltanet import models
+    from gated_deltanet import load as load_model
     from gated_deltanet.data import tokenizer
 
     check_device(device)
-    return models.load(checkpoint).to(device), tokenizer.load(checkpoint)
+    return load_model(checkpoint).to(device), tokenizer.load(checkpoint)
 
 
 def check_device(device: str) -> None:

@@ -1,16 +1,16 @@
 """`gdn plan`: what a training run will cost, before anything is bought or begun."""
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 PAPER_BATCH = "0.5M"  # section 4
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Reckon what training a model takes: FLOPs, memory, communication, time, and the longest length that fits.
+    """Estimate what training a model takes: FLOPs, memory, communication, time, and the longest length that fits.
 
     Speed on GPUs follows the paper's Fig. 3 (1.3B models on one H100), each kind of work at the rate it reaches there;
     collectives reach 70 % of their links and go on behind the computation. Memory that autograd keeps is counted, not
@@ -20,107 +20,67 @@ class Plan:
     Example: gdn plan gdn-1.3b --gpus 64 --gpu h100 --tokens 100B --parallel hsdp:8x8
     """
 
-    preset: Positional[str]
-    """A name that `gdn presets` lists."""
+    preset: Positional[Annotated[str, arg(metavar="PRESET")]]
+    """Plan for this model, one that `gdn presets` lists."""
     gpus: int = 1
-    """How many, in nodes of eight (rtx4090: four)."""
+    """Train on so many GPUs, in nodes of eight (rtx4090: four)."""
     gpu: str = "h100"
-    """h100, h200, b200, a100, l40s, rtx4090 or mi300x."""
+    """Train on GPUs of this kind: h100, h200, b200, a100, l40s, rtx4090 or mi300x."""
     tokens: str = "100B"
-    """To train on, in all; K, M, B and T are powers of ten."""
+    """Train on so many tokens in all; K, M, B and T are powers of ten."""
     length: str = "4K"
-    """Of a sequence; K and M are powers of two."""
+    """Train on sequences of so many tokens; K and M are powers of two."""
     batch_tokens: str = PAPER_BATCH
-    """Of a step, over all GPUs; K and M are powers of two."""
-    micro_batch: int | None = None
-    """Sequences at a time on a GPU; by default as many as fit."""
+    """Take so many tokens a step, over all GPUs; K and M are powers of two."""
+    micro_batch: Annotated[int | None, arg(metavar="INT")] = None
+    """Process so many sequences at a time on a GPU; by default as many as fit."""
     parallel: str = "fsdp"
-    """fsdp: one copy of the model over all GPUs. ddp: one on each. hsdp:RxS: R copies on S each."""
+    """Divide the model among the GPUs. fsdp: one copy over all. ddp: one on each. hsdp:RxS: R copies on S each."""
     checkpointing: bool = False
     """Keep only the blocks' inputs for backward and run the blocks again."""
     here: bool = False
     """Plan for this machine instead of GPUs."""
     dtype: str = "float32"
-    """Of products on this machine: float32 or bfloat16 (autocast)."""
+    """Compute products on this machine in float32 or bfloat16 (autocast)."""
     measure: bool = False
-    """With --here: run a step of one sequence, too."""
+    """Run a step of one sequence, too; only with --here."""
     json: bool = False
     """Print one JSON document instead of a table."""
 
     def run(self) -> None:
-        from gated_deltanet.cli.report import print_json, print_table
+        from gated_deltanet.cli.output import print_json, print_table
 
-        document = reckon(self)
+        document = estimate(self)
         if self.json:
             return print_json(document)
         print_table(title(document), ["what", "how much"], lines(document), notes=notes(document))
 
 
-def reckon(options: Plan) -> dict[str, Any]:
-    from gated_deltanet.models import get_preset
-    from gated_deltanet.plan.plan import Job, plan
+def estimate(options: Plan) -> dict[str, Any]:
+    from gated_deltanet.plan import plan
     from gated_deltanet.quantity import parse_count, parse_size
 
-    check(options)
-    job = Job(
-        get_preset(options.preset),
-        parse_count("--tokens", options.tokens),
-        parse_size("--length", options.length),
-        parse_size("--batch-tokens", options.batch_tokens),
-        options.checkpointing,
-        options.micro_batch,
-    )
-    cluster = this_machine(options.dtype) if options.here else gpus(options)
-    document = {"options": asdict(options), "length": job.length, "peak_flops": cluster.peak, **plan(job, cluster)}
-    return document | ({"measured": run_a_step(job.config, job.length, options, cluster)} if options.measure else {})
-
-
-def check(options: Plan) -> None:
-    for name in ("gpus", "micro_batch"):
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            raise ValueError(f"--{name.replace('_', '-')} is {value}, expected at least 1")
-    if options.dtype not in ("float32", "bfloat16"):
-        raise ValueError(f"--dtype is {options.dtype!r}, expected float32 or bfloat16")
     if options.measure and not options.here:
         raise ValueError("--measure is for this machine, expected --here with it")
+    length = parse_size("--length", options.length)
+    names = ("micro_batch", "checkpointing", "gpus", "gpu", "parallel", "here", "dtype")
+    found = plan(
+        options.preset,
+        tokens=parse_count("--tokens", options.tokens),
+        length=length,
+        batch_tokens=parse_size("--batch-tokens", options.batch_tokens),
+        **{name: getattr(options, name) for name in names},
+    )
+    document = {"options": asdict(options), **found}
+    if options.measure:
+        document["measured"] = run_a_step(options, length, found["peak_flops"])
+    return document
 
 
-def gpus(options: Plan) -> Any:
-    from gated_deltanet.plan.gpus import get_gpu
-    from gated_deltanet.plan.plan import of_gpus
-    from gated_deltanet.plan.sharding import parse_sharding
+def run_a_step(options: Plan, length: int, peak_flops: float) -> dict[str, Any]:
+    from gated_deltanet.bench.train import Cell, beside_plan
 
-    return of_gpus(get_gpu(options.gpu), options.gpus, parse_sharding(options.parallel, options.gpus))
-
-
-def this_machine(dtype: str) -> Any:
-    import torch
-
-    from gated_deltanet.bench import machine, matmul, memory
-    from gated_deltanet.plan.plan import of_this_machine
-
-    available = memory.available_bytes() or machine.memory_bytes()
-    if available is None:
-        raise ValueError("this system does not tell how much memory it has, and --here needs to know")
-    return of_this_machine(matmul.measure(getattr(torch, dtype)), available, dtype)
-
-
-def run_a_step(config: Any, length: int, options: Plan, cluster: Any) -> dict[str, Any]:
-    """What was predicted for one sequence and what it took."""
-    from gated_deltanet.bench.train import Cell, measure
-    from gated_deltanet.plan.memory import Step, train_memory
-    from gated_deltanet.plan.speed import seconds_per_token
-
-    (row,) = measure([Cell(options.preset, length, 1)], options.dtype, checkpointing=options.checkpointing)
-    predicted = 1 / seconds_per_token(config, length, cluster.rates, options.checkpointing)
-    step = Step(1, length, options.dtype, options.checkpointing)
-    return {
-        "predicted_tokens_per_second": predicted,
-        "tokens_per_second": row["tokens_per_second"],
-        "predicted_bytes": train_memory(config, step, cluster.sharding).total,
-        "bytes": row["peak_bytes"],
-    }
+    return beside_plan(Cell(options.preset, length, 1), options.dtype, peak_flops, options.checkpointing)
 
 
 def title(document: dict[str, Any]) -> str:

@@ -1,9 +1,12 @@
 """`gdn presets`: the models that have a name, and what each costs."""
 
+import gc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Annotated, Any
+
+from tyro.conf import arg
 
 
 @dataclass(frozen=True)
@@ -16,14 +19,17 @@ class Presets:
     Example: gdn presets --size tiny
     """
 
-    size: str | None = None
-    """Only those of one size: 1.3b, 400m, small, tiny, nano, or 0.4b for the official code's."""
+    size: Annotated[str | None, arg(metavar="SIZE")] = None
+    """List only the presets of one size: 1.3b, 400m, small, tiny, nano, or 0.4b for the official code's."""
     json: bool = False
     """Print one JSON list instead of a table."""
 
     def run(self) -> None:
-        from gated_deltanet.cli.report import print_json, print_table
+        import torch  # noqa: F401 first, so that its objects are there
 
+        from gated_deltanet.cli.output import print_json, print_table
+
+        gc.freeze()  # they stay: the garbage collector walking over them takes longer than all that follows
         rows = [row(name) for name in names(self.size)]
         if self.json:
             return print_json(rows)

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 
 @dataclass(frozen=True)
@@ -18,22 +18,22 @@ class Train:
     """
 
     source: Positional[str]
-    """Where the documents come from."""
+    """Read documents from here."""
     out: Path
-    """The file to write: a tokenizer.json, as Hugging Face's tokenizers and transformers read it."""
+    """Write this file: a tokenizer.json, as Hugging Face's tokenizers and transformers read it."""
     vocab_size: int = 8192
-    """Number of tokens, the 256 bytes and the end of text included."""
+    """Make so many tokens, the 256 bytes and the end of text included."""
     field: str = "text"
-    """Of a row of jsonl or parquet, the one that holds the text."""
-    separator: str | None = None
-    """Between the documents of a text file. By default a file is one document."""
+    """Take the text of a row of jsonl or parquet from this field."""
+    separator: Annotated[str | None, arg(metavar="TEXT", help_behavior_hint="(a file is one document)")] = None
+    """Split text files into documents at this text."""
     json: bool = False
     """Print one JSON document instead of a table."""
 
     def run(self) -> None:
-        from gated_deltanet.cli.report import check_out, print_json, print_table
+        from gated_deltanet.cli.output import check_out, print_json, print_table
 
-        check_out(self.out)
+        check_out(self.out, ".json")
         told = trained(self)
         if self.json:
             return print_json(told)
@@ -48,14 +48,14 @@ class Show:
     """
 
     tokenizer: Positional[str]
-    """bytes, mistral, a tokenizer.json, a folder that holds one, or a name on the Hugging Face hub."""
+    """Show bytes, mistral, a tokenizer.json, a folder that holds one, or a name on the Hugging Face hub."""
     text: str = "The gated delta rule: S = α(I − βkkᵀ)S + βkvᵀ"
-    """To be cut."""
+    """Cut this text into tokens."""
     json: bool = False
     """Print one JSON document instead of a table."""
 
     def run(self) -> None:
-        from gated_deltanet.cli.report import print_json, print_table
+        from gated_deltanet.cli.output import print_json, print_table
         from gated_deltanet.data import tokenizer
 
         found = tokenizer.get(self.tokenizer)
@@ -85,9 +85,9 @@ def trained(options: Train) -> dict[str, Any]:
     """The tokenizer is written; what is told of it."""
     from collections import Counter
 
-    from gated_deltanet.data import bpe, tokenizer
-    from gated_deltanet.data.shards import write_whole
+    from gated_deltanet.data import tokenizer
     from gated_deltanet.data.sources import documents
+    from gated_deltanet.files import write_text
 
     skipped, read = Counter(), Counter()
 
@@ -96,10 +96,10 @@ def trained(options: Train) -> dict[str, Any]:
             read.update(documents=1, bytes=len(each.text.encode()))
             yield each.text
 
-    made = bpe.train(texts(), options.vocab_size)
+    made = tokenizer.train_bpe(texts(), options.vocab_size)
     if not read["documents"]:
         raise ValueError(f"no documents in {options.source}; skipped: {dict(skipped)}")
-    write_whole(options.out, made.to_str(pretty=True).encode())
+    write_text(options.out, made.to_str(pretty=True))
     return {
         "out": str(options.out),
         "vocab_size": tokenizer.vocab_size(made),

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow  # pyright: ignore[reportMissingImports]
 import pyarrow.parquet  # pyright: ignore[reportMissingImports]
@@ -23,6 +24,16 @@ def rows(path: Path, field: str) -> Iterator[tuple[object, float]]:
         n += len(batch)
         for scalar in batch.column(0):
             yield value(scalar), n / file.metadata.num_rows
+
+
+def whole_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """All columns, a row at a time."""
+    try:
+        file = pyarrow.parquet.ParquetFile(path)
+    except pyarrow.ArrowInvalid as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    for batch in file.iter_batches(1024):
+        yield from batch.to_pylist()
 
 
 def value(scalar) -> object:

@@ -2,7 +2,8 @@
 
 An epoch: the documents, shuffled, one after another, are cut into rows of `length` positions, and the rows are
 shuffled. A document that does not end with its row is continued in another one, from an empty state. The last row is
-filled up with positions that learn nothing. So every token is learnt exactly once in an epoch.
+filled up with positions that learn nothing. So every token is learnt exactly once in an epoch, but for those of a
+conversation that are not answers.
 """
 
 from collections.abc import Iterator
@@ -60,8 +61,13 @@ class Rows:
 
     @cached_property
     def positions(self) -> int:
-        """That learn something in an epoch."""
+        """Of the documents, in an epoch."""
         return int(self.corpus.positions.sum())
+
+    @cached_property
+    def n_learnt(self) -> int:
+        """Positions that learn something in an epoch."""
+        return self.positions if self.corpus.learnt is None else n_targets(self, 0, size=self.per_epoch)
 
     @property
     def per_epoch(self) -> int:
@@ -102,10 +108,13 @@ def batches(rows: Rows, step: int, *, size: int, micro: int, rank: int = 0, rank
 
 def n_targets(rows: Rows, step: int, *, size: int) -> int:
     """How many positions of the whole batch, on all ranks, learn something."""
-    return sum(positions_of(rows, i) for i in range(step * size, (step + 1) * size))
+    return sum(targets_of(rows, i) for i in range(step * size, (step + 1) * size))
 
 
-def positions_of(rows: Rows, i: int) -> int:
+def targets_of(rows: Rows, i: int) -> int:
+    """How many positions of a row learn something."""
+    if rows.corpus.learnt is not None:
+        return sum(len(piece) - 1 if learns is None else int(learns.sum()) for piece, learns in pieces(rows, i))
     epoch, at = divmod(i, rows.per_epoch)
     return min(rows.length, rows.positions - int(rows.epoch(epoch).rows[at]) * rows.length)
 
@@ -117,11 +126,13 @@ def take(rows: Rows, first: int, n: int) -> Batch:
     targets = np.full(n * L, IGNORE, np.int64)
     for i in range(n):
         at = i * L
-        for piece in pieces(rows, first + i):
+        for piece, learns in pieces(rows, first + i):
             if rows.reset or at == i * L:
                 begins.append(at)
             stop = at + len(piece) - 1
             tokens[at:stop], targets[at:stop] = piece[:-1], piece[1:]
+            if learns is not None:
+                targets[at:stop][~learns] = IGNORE
             at = stop
         if at < (i + 1) * L:
             begins.append(at)
@@ -129,8 +140,11 @@ def take(rows: Rows, first: int, n: int) -> Batch:
     return Batch(torch.from_numpy(tokens)[None], torch.from_numpy(targets)[None], cu_seqlens)
 
 
-def pieces(rows: Rows, i: int) -> Iterator[np.ndarray]:
-    """The documents of a row, or what of them lies in it, each with one token more: the last target."""
+def pieces(rows: Rows, i: int) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+    """The documents of a row, or what of them lies in it, each with one token more: the last target.
+
+    And which positions learn something; None: all do.
+    """
     number, at = divmod(i, rows.per_epoch)
     epoch = rows.epoch(number)
     first = int(epoch.rows[at]) * rows.length
@@ -139,7 +153,8 @@ def pieces(rows: Rows, i: int) -> Iterator[np.ndarray]:
     while first < stop:
         document, end = int(epoch.documents[j]), int(epoch.ends[j])
         start = end - int(rows.corpus.positions[document])
-        yield rows.corpus.read(document, first - start, min(end, stop) - start)
+        part = document, first - start, min(end, stop) - start
+        yield rows.corpus.read(*part), rows.corpus.learns(*part)
         first, j = end, j + 1
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from . import formats
+from .chat import ChatTemplate
 from .formats import Document, Found, Skipped
 
 NOT_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
@@ -38,14 +39,17 @@ def documents(
     field: str = "text",
     separator: str | None = None,
     skipped: Counter[str] | None = None,
+    template: ChatTemplate | None = None,
 ) -> Iterator[Document]:
     """The documents of a source, in an order that does not change.
 
     field: of a row of jsonl or parquet, that holds the text. separator: in a text file, between its documents.
     skipped: gets the number of documents skipped for each reason; without it a warning at the end tells them.
+    template: that lays out the messages of a row of jsonl (`chat`).
     """
     counts = Counter() if skipped is None else skipped
-    for each in chain.from_iterable(part.read() for part in parts(source, field=field, separator=separator)):
+    found = (part for name in names(source) for part in parts_of(name, field, separator, template))
+    for each in chain.from_iterable(part.read() for part in found):
         if isinstance(each, Document):
             yield each
         else:
@@ -56,11 +60,6 @@ def documents(
 
 def describe(skipped: dict[str, int]) -> str:
     return ", ".join(f"{n} {reason}" for reason, n in sorted(skipped.items()))
-
-
-def parts(source: str | Sequence[str], *, field: str = "text", separator: str | None = None) -> list[Part]:
-    """The files and streams a source names."""
-    return [part for name in names(source) for part in parts_of(name, field, separator)]
 
 
 def names(source: str | Sequence[str]) -> list[str]:
@@ -76,13 +75,14 @@ def names(source: str | Sequence[str]) -> list[str]:
     return list(source)
 
 
-def parts_of(name: str, field: str, separator: str | None) -> list[Part]:
+def parts_of(name: str, field: str, separator: str | None, template: ChatTemplate | None = None) -> list[Part]:
+    """The files and streams of one source."""
     if name == "stdlib":
         root = Path(sysconfig.get_path("stdlib"))
         return [part_of(path, f"stdlib:{path.relative_to(root).as_posix()}", field, None) for path in library(root)]
     if name.startswith("hf:"):
         return [Part(name, None, partial(stream, name, field))]
-    return [part_of(path, str(path), field, separator) for path in files(name)]
+    return [part_of(path, str(path), field, separator, template) for path in files(name)]
 
 
 def library(root: Path) -> list[Path]:
@@ -122,10 +122,10 @@ def walk(folder: Path, without: Set[str] = frozenset()) -> list[Path]:
     return sorted(found, key=lambda path: path.relative_to(folder).as_posix())
 
 
-def part_of(path: Path, name: str, field: str, separator: str | None) -> Part:
+def part_of(path: Path, name: str, field: str, separator: str | None, template: ChatTemplate | None = None) -> Part:
     if not formats.is_readable(path):
         return Part(name, 0, lambda: iter([Skipped(name, formats.OTHER_KIND)]))
-    read = partial(formats.read, path, name, field=field, separator=separator)
+    read = partial(formats.read, path, name, field=field, separator=separator, template=template)
     return Part(name, path.stat().st_size, read)
 
 

@@ -10,22 +10,22 @@ from time import perf_counter
 
 import torch
 
-from gated_deltanet.data.encoded import is_valid
+from gated_deltanet.data.corpus import is_valid
 from gated_deltanet.data.sources import documents
 from gated_deltanet.data.tokenizer import beginning_documents
+from gated_deltanet.files import write_text
 from gated_deltanet.inspection import figure
 from gated_deltanet.inspection.document import document
 from gated_deltanet.inspection.trace import trace
 from gated_deltanet.models import CausalLM, count, get_preset
-from gated_deltanet.train import durable, loop, metrics
-from gated_deltanet.train.optimizer import make_optimizer
-from gated_deltanet.train.parallel import Place
+from gated_deltanet.train import loop, metrics
+from gated_deltanet.train.loop import sample
+from gated_deltanet.train.parallel import Place, autocast
 from gated_deltanet.train.progress import progress
 from gated_deltanet.train.recipe import Recipe
 from gated_deltanet.train.recipes import resolve
 from gated_deltanet.train.run import Run, resolved_dtype, start
-from gated_deltanet.train.samples import sample
-from gated_deltanet.train.step import autocast
+from gated_deltanet.train.step import make_optimizer
 
 from . import baselines, curves
 from .page import page
@@ -50,7 +50,7 @@ def train(folder: Path, minutes: float) -> Run:
     place = Place(torch.device("cpu"))
     run = start(recipe_for(minutes, place.device), folder, place)
     with metrics.jsonl(folder / metrics.FILE) as to_file, progress(run) as to_screen:
-        return loop.train(run, [to_file, to_screen])
+        return loop.learn(run, [to_file, to_screen])
 
 
 def recipe_for(minutes: float, device: torch.device) -> Recipe:
@@ -96,7 +96,7 @@ def conclude(run: Run, commands: list[str]) -> Result:
         "What its memory does": gates(run, valid[0].decode()[:600]),
     }
     report = run.folder / REPORT
-    durable.write_text(report, page(facts, bits, (PROMPT, text.removeprefix(PROMPT)), pictures, commands))
+    write_text(report, page(facts, bits, (PROMPT, text.removeprefix(PROMPT)), pictures, commands))
     return Result(facts, bits, text, report)
 
 

@@ -1,14 +1,17 @@
-"""Our models for lm-evaluation-harness. Needs lm-eval: `pip install 'gated-deltanet[eval]'`.
+"""Any model for lm-evaluation-harness. Needs lm-eval: `pip install 'gated-deltanet[eval]'`.
 
-Texts become tokens as its own Hugging Face path (`HFLM`) makes them, in windows of the same length, so that scores of
-a model and of its export agree.
+Ours are scored over their state: texts become tokens as lm-eval's own Hugging Face path (`HFLM`) makes them, in windows
+of the same length, so that scores of a model and of its export agree. Hugging Face's run by that path itself.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from lm_eval.api.instance import Instance  # pyright: ignore[reportMissingImports]
-from lm_eval.api.model import TemplateLM  # pyright: ignore[reportMissingImports]
+from lm_eval.api.model import LM, TemplateLM  # pyright: ignore[reportMissingImports]
+from lm_eval.models.huggingface import HFLM  # pyright: ignore[reportMissingImports]
 from lm_eval.models.utils import normalize_gen_kwargs  # pyright: ignore[reportMissingImports]
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window  # pyright: ignore[reportMissingImports]
 from tokenizers import Tokenizer
@@ -18,14 +21,32 @@ from gated_deltanet.data.tokenizer import end_of_text
 from gated_deltanet.models.generate import generate
 from gated_deltanet.models.model import CausalLM
 from gated_deltanet.models.sampling import Sampling
+from gated_deltanet.result import Answers
 
-from .prefixes import SEQUENCES, Request
-from .scoring import Score, score
+from .hf_model import HFModel
+from .model import Model, OurModel
+from .prefix_sharing import SEQUENCES, Request, Score, score
 
+BATCH = 8  # sequences of HFLM's batches
 MAX_LENGTH = 2048  # HFLM's for a model that names none
 TEXTS = 4  # whose windows are batched together
 GENERATED = 256  # tokens, unless a task says how many
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+
+
+def lm_eval_model(model: Model | LM, *, max_length: int | None = None, share: bool = True) -> LM:
+    """A model as lm-eval asks for it. One of lm-eval's own is returned as it is.
+
+    max_length: None: the model's own if it names one, else 2048. share: of `Harness`.
+    """
+    if isinstance(model, LM):
+        return model
+    if isinstance(model, OurModel):
+        return Harness(model.model, model.tokenizer, max_length=max_length or MAX_LENGTH, share=share)
+    if isinstance(model, HFModel):
+        build: Any = HFLM  # whose decorator hides what it takes
+        return build(model.model, tokenizer=model.tokenizer, batch_size=BATCH, max_length=max_length)
+    raise TypeError(f"model is a {type(model).__name__}, expected one of `eval.open`, or an LM of lm-eval")
 
 
 class Harness(TemplateLM):
@@ -143,3 +164,39 @@ def alike(order: list[int], prompts: list[list[int]], settings: list[Any], token
             cut.append([])
         cut[-1].append(i)
     return cut
+
+
+class AnswersKept(LM):
+    """A model of lm-eval whose answers are kept as it makes them. lm-eval's own cache would be unpickled."""
+
+    def __init__(self, model: Any, file: Path):
+        """model: tells this one each answer as soon as it has it, as its cache hook."""
+        super().__init__()
+        self.model, self.answers = model, Answers(file)
+        model.set_cache_hook(self)
+
+    def add_partial(self, kind: str, asked: Iterable[Any], answer: Any) -> None:
+        """Whoever calls it: the model for one answer, or `_answer` for those it did not tell."""
+        if (question := question_of(kind, asked)) not in self.answers:
+            self.answers.add({question: answer})
+
+    def _answer(self, kind: str, requests: list[Any]) -> list[Any]:
+        unknown = [request for request in requests if question_of(kind, request.args) not in self.answers]
+        if unknown:
+            for request, answer in zip(unknown, getattr(self.model, kind)(unknown), strict=True):
+                self.add_partial(kind, request.args, answer)
+        found = (self.answers[question_of(kind, request.args)] for request in requests)
+        return [tuple(answer) if isinstance(answer, list) else answer for answer in found]
+
+    def loglikelihood(self, requests: list[Any], **_: Any) -> list[tuple[float, bool]]:
+        return self._answer("loglikelihood", requests)
+
+    def loglikelihood_rolling(self, requests: list[Any], **_: Any) -> list[float]:
+        return self._answer("loglikelihood_rolling", requests)
+
+    def generate_until(self, requests: list[Any], **_: Any) -> list[str]:
+        return self._answer("generate_until", requests)
+
+
+def question_of(kind: str, asked: Iterable[Any]) -> str:
+    return json.dumps([kind, *asked], sort_keys=True)

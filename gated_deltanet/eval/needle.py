@@ -7,14 +7,24 @@ prompt and answer fill the length exactly, the needle lies between two sentences
 import random
 import re
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
+from time import perf_counter
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
-from .sets import read_text
+from gated_deltanet.quantity import show_size
+from gated_deltanet.result import Result, Table, Track, answer_each, answer_file, attempt_each, check_any, untracked
+
+from .checkpoint import as_model
+from .data_sets import read_text
+from .model import Model
+from .paper import NEEDLE_LENGTHS, TABLE_2
 
 Encode: TypeAlias = Callable[[str], list[int]]
 
+NEEDLES = 500  # of each task and length, as RULER has them
+TOKENS = 16384  # of haystacks, read at once
 ANSWER = 128  # tokens kept free for the answer, as RULER does
 DEPTHS = 11  # 0, 10, …, 100 %
 REPEATED = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
@@ -42,6 +52,79 @@ class Question(NamedTuple):
     tokens: list[int]
     value: str
     depth: float  # of the needle: 0 at the beginning, 1 at the end
+
+
+def needle(
+    model: Any,
+    tokenizer: Any = None,
+    *,
+    lengths: Sequence[int] = NEEDLE_LENGTHS,
+    limit: int | None = None,
+    data_dir: str | Path | None = None,
+    keep: str | Path | None = None,
+    track: Track = untracked,
+) -> Result:
+    """Percent of needles found, by task and length.
+
+    model, tokenizer: see `eval.as_model`. lengths: of haystacks with question and answer, in tokens. limit: needles of
+    each task and length; None: 500. data_dir: a folder with paul_graham_essays and wordlists; without it S-NIAH-2 and
+    S-NIAH-3 are left out, and keys are made of a few words. keep: the folder in which answers are kept. track: is given
+    the prompts.
+    """
+    start, model, folder = perf_counter(), as_model(model, tokenizer), Path(data_dir) if data_dir else None
+    wanted = {f"{task} {length}": (task, length) for task, length in product(TASKS, sorted(set(lengths)))}
+
+    def evaluate(name: str) -> list[dict[str, Any]]:
+        task, length = wanted[name]
+        questions = ask_all(model, task, length, limit or NEEDLES, folder)
+        return find_needles(model, task, length, questions, keep, track)
+
+    found, left_out = attempt_each(wanted, evaluate)
+    check_any(found, left_out)
+    counted = cells([each for results in found.values() for each in results])
+    tasks = dict.fromkeys(cell["task"] for cell in counted)
+    document = {
+        "left_out": left_out,
+        "cells": counted,
+        "effective_length": {task: effective_length(counted, task) for task in tasks},
+        "keys": "built in" if words(folder) is WORDS else "wordlists",
+        "seconds": perf_counter() - start,
+    }
+    return result(document, model.name)
+
+
+def result(document: dict[str, Any], name: str) -> Result:
+    def draw(file: Path) -> None:
+        from .figures import draw_needle
+
+        draw_needle(document, name, file)
+
+    return Result("needle", document, table(document, name), short_table(document, name), notes(document), draw)
+
+
+def ask_all(model: Model, task: str, length: int, needles: int, folder: Path | None) -> list[Question]:
+    if model.max_positions is not None and length > model.max_positions:
+        raise ValueError(f"{length} tokens, expected at most the {model.max_positions} that the model can read")
+    keys, hay = words(folder), haystack(TASKS[task], folder, model.encode)
+    return [ask(TASKS[task], length, i, hay, keys, model.encode, model.first_token) for i in range(needles)]
+
+
+def find_needles(
+    model: Model, task: str, length: int, questions: Sequence[Question], keep: str | Path | None, track: Track
+) -> list[dict[str, Any]]:
+    """Of each question where the needle was, and whether it was found."""
+    prompts = {" ".join(map(str, question.tokens)): question.tokens for question in questions}
+
+    def complete(some: list[str]) -> list[str]:
+        return model.complete([prompts[each] for each in some], ANSWER)
+
+    file = answer_file(keep, model.identity, ANSWER)
+    made = answer_each(list(prompts), complete, file, at_once=max(1, TOKENS // length))
+    tracked = zip(track(questions, f"{task}, {length} tokens"), made, strict=True)
+    return [
+        {"task": task, "length": length, "depth": question.depth, "right": is_right(text, question.value)}
+        for question, text in tracked
+    ]
 
 
 def essays(folder: Path) -> str:
@@ -80,9 +163,9 @@ def ask(
     hay: Sequence[list[int]],
     keys: tuple[Sequence[str], Sequence[str]],
     encode: Encode,
-    begin: int,
+    first_token: int,
 ) -> Question:
-    """Question `number`, always the same: `length` tokens with room for the answer. begin: a document's first token."""
+    """Question `number`, always the same: `length` tokens with room for the answer. first_token: of a document."""
     rng = random.Random(f"{task} {length} {number}")
     key = f"{rng.choice(keys[0])}-{rng.choice(keys[1])}"
     value = str(UUID(int=rng.getrandbits(128), version=4) if task.kind == "uuid" else rng.randint(10**6, 10**7 - 1))
@@ -93,7 +176,7 @@ def ask(
         raise ValueError(f"a haystack of {length} tokens has room for {room}, expected more than the needle's")
     depth = number % DEPTHS / (DEPTHS - 1)
     before, after = cut(hay, room, depth)
-    return Question([begin, *head, *before, *needle, *after, *tail], value, depth)
+    return Question([first_token, *head, *before, *needle, *after, *tail], value, depth)
 
 
 def cut(hay: Sequence[list[int]], room: int, depth: float) -> tuple[list[int], list[int]]:
@@ -140,3 +223,40 @@ def effective_length(found: Sequence[dict[str, Any]], task: str, least: float = 
             break
         longest = cell["length"]
     return longest
+
+
+def table(document: dict[str, Any], name: str) -> Table:
+    """The paper's layout: a column a task and length."""
+    cells = document["cells"]
+    columns = [f"{cell['task']} {show_size(cell['length'])}" for cell in cells]
+    errors = ["–" if cell["stderr"] is None else f"{cell['stderr']:.1f}" for cell in cells]
+    paper = [[f"{model} 1.3B (paper)", *(shown(model, cell) for cell in cells)] for model in TABLE_2]
+    ours = [f"**{name}**", *(f"{cell['accuracy']:.1f}" for cell in cells)]
+    rows = ["rows", *(str(cell["rows"]) for cell in cells)]
+    return (
+        "Single needle in a haystack (table 2)",
+        ["model", *columns],
+        [ours, ["± standard error", *errors], rows, *paper],
+    )
+
+
+def shown(model: str, cell: dict[str, Any]) -> str:
+    """The paper's number, if it has one."""
+    values = dict(zip(NEEDLE_LENGTHS, TABLE_2[model].get(cell["task"], ()), strict=False))
+    return str(values.get(cell["length"], "–"))
+
+
+def short_table(document: dict[str, Any], name: str) -> Table:
+    """For a terminal: one line a column."""
+    title, columns, cells = table(document, name)
+    lines = [list(line) for line in zip(columns[1:], *(row[1:] for row in cells), strict=True)]
+    return f"{title}; the paper's are of 1.3B", ["", name, "±", "rows", *TABLE_2], lines
+
+
+def notes(document: dict[str, Any]) -> list[str]:
+    lengths = (f"{task}: {show_size(n) if n else 'none'}" for task, n in document["effective_length"].items())
+    return [
+        *(f"Left out: {task}: {reason}." for task, reason in document["left_out"].items()),
+        f"Effective length (85 % right up to there): {', '.join(lengths)}.",
+        "Haystacks are sized to the token, so the questions are not RULER's own.",
+    ]

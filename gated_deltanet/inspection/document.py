@@ -1,13 +1,41 @@
 """What was seen, as plain values: what `--json` prints, and what the page and the figure are made of."""
 
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import torch
 from tokenizers import Encoding, Tokenizer
 from torch import Tensor
 
-from gated_deltanet.models import ModelConfig, count
+from gated_deltanet.data.tokenizer import beginning_documents, byte_tokenizer
+from gated_deltanet.files import finite
+from gated_deltanet.models import CausalLM, ModelConfig, count
 
-from .trace import LayerTrace, Trace
+from .trace import LayerTrace, Piece, Trace, trace
+
+
+def inspect(
+    model: CausalLM,
+    text: str,
+    tokenizer: Tokenizer | None = None,
+    *,
+    name: str = "model",
+    longest: int | None = None,
+    track: Callable[[Sequence[Piece]], Iterable[Piece]] = lambda pieces: pieces,
+) -> dict[str, Any]:
+    """What a model's memory does on a text, as plain JSON values: of each token, layer and head.
+
+    tokenizer: the model's; None for bytes. name: in titles. longest: only so many tokens are read; None for all. track
+    goes over the pieces of the text to show progress. Before the text is the end of text, with which documents begin in
+    training, so that the first token is expected or not, too. `page` makes a web page of the result, `figure.draw` a
+    picture.
+    """
+    tokenizer = tokenizer or byte_tokenizer()
+    if not tokenizer.encode(text).ids:
+        raise ValueError("the tokenizer makes no token of this text, expected at least one")
+    encoding = beginning_documents(tokenizer).encode(text)
+    tokens = torch.tensor(encoding.ids[:longest], device=model.embedding.weight.device)
+    return document(name, model.config, trace(model, tokens, track), encoding, tokenizer, text)
 
 
 def document(
@@ -48,13 +76,7 @@ def by_head(x: Tensor | None, decimals: int) -> list[list[float | None]] | None:
 
 def rounded(x: Tensor, decimals: int) -> Any:
     """Lists of Python's floats, which print as short as they are."""
-    return without_nan(x.cpu().double().round(decimals=decimals).tolist())
-
-
-def without_nan(x: Any) -> Any:
-    if isinstance(x, list):
-        return [without_nan(item) for item in x]
-    return None if x != x else x
+    return finite(x.cpu().double().round(decimals=decimals).tolist())
 
 
 def pieces_of(text: str, encoding: Encoding, tokenizer: Tokenizer) -> list[str]:

@@ -16,7 +16,10 @@ COLOURS = colormaps["plasma"]
 
 
 def draw(document: dict[str, Any], file: Path | BinaryIO) -> None:
-    """A PNG of `document.document`: surprise, a map for each gate there is, and the state's norm and rank."""
+    """Of `inspect`: surprise, a map for each gate there is, and the state's norm and rank.
+
+    The kind of picture is what the name of the file says; PNG where it has none.
+    """
     layers = document["layers"]
     maps = [name for name in TITLES if any(layer[name] for layer in layers)]
     curves = [name for name in CURVES if any(layer[name] for layer in layers)]
@@ -31,7 +34,7 @@ def draw(document: dict[str, Any], file: Path | BinaryIO) -> None:
         draw_curves(axis, name, layers, document["state_at"])
     axes[-1].set_xlabel("token")
     axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
-    figure.savefig(file, format="png", dpi=120)
+    figure.savefig(file, format=file.suffix[1:].lower() if isinstance(file, Path) else "png", dpi=120)
 
 
 def title_of(document: dict[str, Any]) -> str:

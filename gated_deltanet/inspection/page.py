@@ -13,7 +13,7 @@ STEPS = 2**16 - 1
 
 
 def page(document: dict[str, Any]) -> str:
-    """HTML of `document.document`. Whatever comes from outside is in the title, escaped, or is data, never markup."""
+    """HTML of `inspect`. Whatever comes from outside is in the title, escaped, or is data, never markup."""
     data = json.dumps(
         document | {"layers": [packed_layer(layer) for layer in document["layers"]]}, separators=(",", ":")
     )

@@ -7,10 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gated_deltanet.layers.mixer import Gates
 from gated_deltanet.models.model import CausalLM
-
-from .gates import gates
-from .memory import effective_rank, matrix, memory_length, norm
 
 SAMPLES = 256  # of S, at most: each is a singular value decomposition for every head
 Piece = tuple[Tensor, Tensor]  # tokens [P], and the token after each [P]
@@ -69,14 +67,14 @@ def trace(
 
 def read(block: Any, x: Tensor, carried: Carried) -> tuple[Tensor, Carried, LayerTrace]:
     """One block reads x: [1, P, d_model]. Of S it is seen what the last of the P tokens leaves: n = 1."""
-    log_alpha, beta = gates(block.mixer, block.mixer_norm(x), carried.state)
+    log_alpha, beta = gates_of(block.mixer, block.mixer_norm(x), carried.state)
     x, state = block(x, carried.state)
     reach, layer = None, LayerTrace(beta=None if beta is None else beta[0])
     if log_alpha is not None:
         alpha = log_alpha[0].exp()
         memory = memory_length(alpha, carried.reach)
         reach, layer = memory[-1], layer._replace(alpha=alpha.mean(-1), memory=memory.mean(-1))
-    if (S := matrix(state)) is not None:
+    if (S := matrix_of(state)) is not None:
         layer = layer._replace(norm=norm(S)[None], rank=effective_rank(S)[None])
     return x, Carried(state, reach), layer
 
@@ -84,3 +82,41 @@ def read(block: Any, x: Tensor, carried: Carried) -> tuple[Tensor, Carried, Laye
 def join(pieces: Iterable[LayerTrace]) -> LayerTrace:
     """One layer's pieces, one after the other."""
     return LayerTrace(*(None if parts[0] is None else torch.cat(parts) for parts in zip(*pieces, strict=True)))
+
+
+def memory_length(alpha: Tensor, before: Tensor | None = None) -> Tensor:
+    """m_t = Σ_j Γ_tj, with Γ_tj = α_{j+1} ⋯ α_t: the tokens remembered, each counted by what the decay leaves of it.
+
+    alpha: [L, H, d] -> the same. before: [H, d], m of the token before the first; 0 if None. m is 1 / (1 − α) in the
+    long run if α does not change, and t after t tokens if α = 1.
+    """
+    m, lengths = torch.zeros_like(alpha[0]) if before is None else before, []
+    for alpha_t in alpha:
+        m = 1 + alpha_t * m
+        lengths.append(m)
+    return torch.stack(lengths)
+
+
+def gates_of(mixer: Any, x: Tensor, state: Any = None) -> Gates:
+    """Of the tokens x: [B, L, d_model], the mixer's input. state: the mixer's, before them. Attention has none."""
+    return mixer.gates(x, state) if hasattr(mixer, "gates") else Gates()
+
+
+def matrix_of(state: Any) -> Tensor | None:
+    """S of the one sequence in a mixer's state: [H, d_k, d_v]. Attention, which keeps tokens, has none."""
+    return state.S[0] if hasattr(state, "S") else None
+
+
+def norm(S: Tensor) -> Tensor:
+    """‖S‖_F of each head. S: [H, d_k, d_v] -> [H]."""
+    return S.flatten(1).norm(dim=1)
+
+
+def effective_rank(S: Tensor) -> Tensor:
+    """exp(−Σ p log p) with p the singular values over their sum: from 1 to min(d_k, d_v); NaN for S = 0.
+
+    S: [H, d_k, d_v] -> [H].
+    """
+    sigma = torch.linalg.svdvals(S.float())
+    p = sigma / sigma.sum(-1, keepdim=True)
+    return torch.special.entr(p).sum(-1).exp()

@@ -1,1 +1,8 @@
-"""Our models under other projects' names. Nothing outside this folder knows those names."""
+"""Our models under other projects' names, which nothing outside this folder knows.
+
+`folder` saves and loads a model as a folder that Hugging Face reads, too; `huggingface` needs transformers.
+"""
+
+from .folder import load, load_config, read_config, save
+
+__all__ = ["load", "load_config", "read_config", "save"]

@@ -1,12 +1,14 @@
 """Softmax attention as in Llama: rotary positions, grouped key heads; over all tokens, or a sliding window (SWA)."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor, nn
 
+from gated_deltanet.fields import check_positive, check_sizes
 from gated_deltanet.ops import KVCache, attention
 
-from .fields import check_positive, check_sizes
+from .mixer import HALF, LLAMA, About, Shape, Size, Speed
 from .rotary import positions, rotate
 
 
@@ -17,6 +19,20 @@ class Attention:
     n_kv_heads: int | None = None  # divides n_heads; None: n_heads
     window: int | None = None  # tokens seen, the own one included; None: all
     rope_theta: float = 10000.0
+
+    about: ClassVar[About] = About(
+        name="transformer",
+        title="Transformer++",
+        colour="blue",
+        mark="o",
+        shapes={
+            "1.3b": LLAMA,
+            "400m": Shape(24, 1024, 3584),
+            "small": Shape(12, 384, 1072),
+            "tiny": Shape(6, 256, 512),
+            "nano": Shape(6, 96, 144),
+        },
+    )
 
     def __post_init__(self):
         check_sizes(self, "n_heads", "d_head", "n_kv_heads", "window")
@@ -30,6 +46,14 @@ class Attention:
     def H_kv(self) -> int:
         return self.n_kv_heads or self.n_heads
 
+    @property
+    def speed(self) -> Speed:
+        return Speed(cpu=0.125 if self.window else 0.5, gpu=0.22)
+
+    @classmethod
+    def sized(cls, d_model: int, size: Size) -> "Attention":
+        return cls(d_model // size.d_head, size.d_head)
+
     def build(self, d_model: int, *, layer: int = 0, n_layers: int = 1, norm_eps: float = 1e-5) -> nn.Module:
         return AttentionMixer(self, d_model)
 
@@ -38,6 +62,10 @@ class Attention:
         window = min(self.window or length, length)
         seen = window * (length - (window - 1) / 2) / length
         return 4 * self.n_heads * self.d_head * seen
+
+    def state_bytes(self, length: int) -> int:
+        """Keys and values of the tokens that can still be seen."""
+        return HALF * 2 * self.H_kv * self.d_head * min(self.window or length, length)
 
 
 class AttentionMixer(nn.Module):

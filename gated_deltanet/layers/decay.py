@@ -28,6 +28,8 @@ class Decay(nn.Module):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """A uniform in [1, 16], or 1 … d_state in every channel; dt log-uniform in [1e-3, 1e-1]."""
+        if self.A_log.is_meta:
+            return  # nothing to fill, and on the meta device these calls import most of torch's compiler
         if self.A_log.ndim == 1:
             self.A_log.uniform_(1, 16).log_()
         else:

@@ -1,11 +1,14 @@
 """DeltaNet's token mixer (section 2.2): Gated DeltaNet's without decay and output gate."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import nn
 
-from .fields import check_positive, check_sizes
+from gated_deltanet.fields import check_positive, check_sizes
+
 from .gated_deltanet import GatedDeltaNet
+from .mixer import LLAMA, About, Shape, Size, Speed
 
 
 @dataclass(frozen=True)
@@ -16,9 +19,32 @@ class DeltaNet:
     conv_size: int | None = 4  # None: no short convolution
     beta_max: float = 1.0  # 2 allows negative eigenvalues
 
+    about: ClassVar[About] = About(
+        name="deltanet",
+        title="DeltaNet",
+        colour="plum",
+        mark="s",
+        shapes={
+            "1.3b": LLAMA,
+            "400m": Shape(24, 1024, 3584),
+            "small": Shape(12, 384, 1056),
+            "tiny": Shape(6, 256, 504),
+            "nano": Shape(6, 96, 140),
+        },
+    )
+
     def __post_init__(self):
         check_sizes(self, "n_heads", "d_k", "d_v", "conv_size")
         check_positive(self, "beta_max", most=2)
+
+    @property
+    def speed(self) -> Speed:
+        return Speed(cpu=0.14, gpu_per_byte=5.2)
+
+    @classmethod
+    def sized(cls, d_model: int, size: Size) -> "DeltaNet":
+        """Keys and values of d_model in all."""
+        return cls(d_model // size.d_head, size.d_head, size.d_head)
 
     @property
     def gated(self) -> GatedDeltaNet:
@@ -31,3 +57,6 @@ class DeltaNet:
 
     def flops(self, length: int) -> float:
         return self.gated.flops(length)
+
+    def state_bytes(self, length: int) -> int:
+        return self.gated.state_bytes(length)

@@ -1,16 +1,17 @@
 """Gated DeltaNet's token mixer: Fig. 1 (right) and section 3.4, with every switch of table S.1."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from gated_deltanet.fields import check_choice, check_multiple, check_positive, check_sizes, check_switches
 from gated_deltanet.ops import delta_product, gated_delta_mix, gated_delta_rule, swiglu
 
 from .decay import Decay
 from .features import FEATURE_MAPS, NORMS, normalise
-from .fields import check_choice, check_multiple, check_positive, check_sizes, check_switches
+from .mixer import FLOAT, About, Gates, Shape, Size, Speed, conv_bytes
 from .norm import RMSNorm
 from .short_conv import ShortConv
 
@@ -30,6 +31,20 @@ class GatedDeltaNet:
     beta_max: float = 1.0  # 2 allows negative eigenvalues
     n_h: int = 1  # delta steps a token: more than one is DeltaProduct
 
+    about: ClassVar[About] = About(
+        name="gdn",
+        title="Gated DeltaNet",
+        colour="#5c7232",
+        mark="^",
+        shapes={
+            "1.3b": Shape(16, 2400, 5888),  # official code
+            "400m": Shape(24, 1024, 2944),
+            "small": Shape(12, 384, 800),
+            "tiny": Shape(6, 256, 336),
+            "nano": Shape(6, 96, 76),
+        },
+    )
+
     def __post_init__(self):
         check_sizes(self, "n_heads", "d_k", "d_v", "n_v_heads", "conv_size", "n_h")
         check_multiple(self, "n_v_heads", of="n_heads")
@@ -42,12 +57,28 @@ class GatedDeltaNet:
     def H_v(self) -> int:
         return self.n_v_heads or self.n_heads
 
+    @property
+    def speed(self) -> Speed:
+        return Speed(cpu=0.3, gpu_per_byte=10.0)
+
+    @classmethod
+    def sized(cls, d_model: int, size: Size) -> "GatedDeltaNet":
+        """Keys of ¾ d_model and values of 1½ d_model in all (official code): the layer has 6 d_model² parameters."""
+        # there b_proj has a bias, n_heads parameters more; ours has none, as in flash-linear-attention
+        d_k = 3 * d_model // 4 // size.gdn_heads
+        return cls(size.gdn_heads, d_k, 2 * d_k)
+
     def build(self, d_model: int, *, layer: int = 0, n_layers: int = 1, norm_eps: float = 1e-5) -> nn.Module:
         return GatedDeltaNetMixer(self, d_model, norm_eps)
 
     def flops(self, length: int) -> float:
         """Of the rule, forward, per token: recall, correct and read, n_h times but for the reading."""
         return (4 * self.n_h + 2) * self.H_v * self.d_k * self.d_v
+
+    def state_bytes(self, length: int) -> int:
+        keys, values = self.n_heads * self.d_k, self.H_v * self.d_v
+        convolved = (1 + self.n_h) * keys + self.n_h * values
+        return FLOAT * self.H_v * self.d_k * self.d_v + conv_bytes(self.conv_size, convolved)
 
 
 class GatedDeltaNetState(NamedTuple):
@@ -110,6 +141,15 @@ class GatedDeltaNetMixer(nn.Module):
             return gated_delta_rule(q, k, v, log_alpha, beta, S, cu_seqlens=cu_seqlens)
         k, v, beta = (z.unflatten(2, (c.n_h, -1)) for z in (k, v, beta))
         return delta_product(q, k, v, log_alpha, beta, S, cu_seqlens=cu_seqlens)
+
+    def gates(self, x: Tensor, state: GatedDeltaNetState | None = None) -> Gates:
+        """DeltaProduct writes n_h times a token: β is the mean."""
+        c = self.config
+        beta = c.beta_max * self.b_proj(x).float().sigmoid()
+        beta = beta.unflatten(-1, (c.n_h, -1)).mean(-2)
+        if self.decay is None or self.a_proj is None:
+            return Gates(None, beta)
+        return Gates((self.decay.A() * self.decay.dt(self.a_proj(x)))[..., None], beta)
 
     def finish(self, x: Tensor, o: Tensor) -> Tensor:
         """Norm and gate. o: [B, L, H_v, d_v] -> the same."""

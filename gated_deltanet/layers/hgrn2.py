@@ -2,15 +2,16 @@
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gated_deltanet.fields import check_sizes
 from gated_deltanet.ops import linear_attention
 
-from .fields import check_sizes
+from .mixer import FLOAT, LLAMA, About, Gates, Shape, Size, Speed
 from .norm import RMSNorm
 
 
@@ -20,8 +21,31 @@ class HGRN2:
     d_k: int  # the expansion ratio
     d_v: int
 
+    about: ClassVar[About] = About(
+        name="hgrn2",
+        title="HGRN2",
+        colour="saddlebrown",
+        mark="X",
+        shapes={
+            "1.3b": LLAMA,
+            "400m": Shape(24, 1024, 3584),
+            "small": Shape(12, 384, 1072),
+            "tiny": Shape(6, 256, 512),
+            "nano": Shape(6, 96, 144),
+        },
+    )
+
     def __post_init__(self):
         check_sizes(self, "n_heads", "d_k", "d_v")
+
+    @property
+    def speed(self) -> Speed:
+        return Speed(cpu=0.12, gpu_per_byte=17.2)  # not in the paper's Fig. 3: there as Mamba2
+
+    @classmethod
+    def sized(cls, d_model: int, size: Size) -> "HGRN2":
+        """Keys and values of d_model in all."""
+        return cls(d_model // size.d_head, size.d_head, size.d_head)
 
     def build(self, d_model: int, *, layer: int = 0, n_layers: int = 1, norm_eps: float = 1e-5) -> nn.Module:
         return HGRN2Mixer(self, d_model, layer / n_layers, norm_eps)
@@ -29,6 +53,9 @@ class HGRN2:
     def flops(self, length: int) -> float:
         """Of the rule, forward, per token: write and read."""
         return 4 * self.n_heads * self.d_k * self.d_v
+
+    def state_bytes(self, length: int) -> int:
+        return FLOAT * self.n_heads * self.d_k * self.d_v
 
 
 class HGRN2State(NamedTuple):
@@ -70,6 +97,9 @@ class HGRN2Mixer(nn.Module):
             return F.logsigmoid(raw)
         bound = self.lower_bound.to(raw.dtype) + math.log(self.depth / (1 - self.depth))
         return torch.logaddexp(F.logsigmoid(bound), F.logsigmoid(-bound) + F.logsigmoid(raw))
+
+    def gates(self, x: Tensor, state: HGRN2State | None = None) -> Gates:
+        return Gates(self.log_forget(x).unflatten(-1, (self.config.n_heads, -1)))
 
     def forward(
         self, x: Tensor, state: HGRN2State | None = None, *, cu_seqlens: Tensor | None = None, keep_state: bool = True

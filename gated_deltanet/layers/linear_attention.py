@@ -1,14 +1,16 @@
 """Linear attention (section 2.1, table 1): no decay, features elu + 1, an RMS norm of each head for the denominator."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
 from gated_deltanet import ops
+from gated_deltanet.fields import check_choice, check_sizes
 
+from .attention import Attention
 from .features import FEATURE_MAPS
-from .fields import check_choice, check_sizes
+from .mixer import FLOAT, About, Size, Speed
 from .norm import RMSNorm
 
 
@@ -19,9 +21,26 @@ class LinearAttention:
     d_v: int
     feature_map: str = "elu+1"  # of q and k: silu, relu or elu+1
 
+    about: ClassVar[About] = About(
+        name="linear-attention",
+        title="Linear attention",
+        colour="black",
+        mark="<",
+        shapes=Attention.about.shapes,  # four square matrices in either mixer
+    )
+
     def __post_init__(self):
         check_sizes(self, "n_heads", "d_k", "d_v")
         check_choice(self, "feature_map", FEATURE_MAPS)
+
+    @property
+    def speed(self) -> Speed:
+        return Speed(cpu=0.27, gpu_per_byte=17.2)  # in neither Fig. 3: as RetNet
+
+    @classmethod
+    def sized(cls, d_model: int, size: Size) -> "LinearAttention":
+        """Keys and values of d_model in all."""
+        return cls(d_model // size.d_head, size.d_head, size.d_head)
 
     def build(self, d_model: int, *, layer: int = 0, n_layers: int = 1, norm_eps: float = 1e-5) -> nn.Module:
         return LinearAttentionMixer(self, d_model, norm_eps)
@@ -29,6 +48,9 @@ class LinearAttention:
     def flops(self, length: int) -> float:
         """Of the rule, forward, per token: write and read."""
         return 4 * self.n_heads * self.d_k * self.d_v
+
+    def state_bytes(self, length: int) -> int:
+        return FLOAT * self.n_heads * self.d_k * self.d_v
 
 
 class LinearAttentionState(NamedTuple):

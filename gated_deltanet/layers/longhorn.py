@@ -5,13 +5,15 @@ is of the rules: keys need no norm (ε kᵀk < 1 for keys of any length), and th
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
+from gated_deltanet.fields import check_sizes
 from gated_deltanet.ops import longhorn
 
-from .fields import check_sizes
+from .gated_deltanet import GatedDeltaNet
+from .mixer import FLOAT, About, Gates, Size, Speed, conv_bytes
 from .norm import RMSNorm
 from .short_conv import ShortConv
 
@@ -23,8 +25,25 @@ class Longhorn:
     d_v: int
     conv_size: int | None = 4  # None: no short convolution
 
+    about: ClassVar[About] = About(
+        name="longhorn",
+        title="Longhorn",
+        colour="darkgoldenrod",
+        mark=">",
+        shapes=GatedDeltaNet.about.shapes,  # which has n_heads · d_model more, for α
+    )
+
     def __post_init__(self):
         check_sizes(self, "n_heads", "d_k", "d_v", "conv_size")
+
+    @property
+    def speed(self) -> Speed:
+        return Speed(cpu=0.3, gpu_per_byte=10.0)  # in neither Fig. 3: as Gated DeltaNet
+
+    @classmethod
+    def sized(cls, d_model: int, size: Size) -> "Longhorn":
+        d_k = 3 * d_model // 4 // size.gdn_heads
+        return cls(size.gdn_heads, d_k, 2 * d_k)
 
     def build(self, d_model: int, *, layer: int = 0, n_layers: int = 1, norm_eps: float = 1e-5) -> nn.Module:
         return LonghornMixer(self, d_model, norm_eps)
@@ -32,6 +51,10 @@ class Longhorn:
     def flops(self, length: int) -> float:
         """Of the rule, forward, per token: recall, correct and read."""
         return 6 * self.n_heads * self.d_k * self.d_v
+
+    def state_bytes(self, length: int) -> int:
+        keys, values = self.n_heads * self.d_k, self.n_heads * self.d_v
+        return FLOAT * keys * self.d_v + conv_bytes(self.conv_size, 2 * keys + values)
 
 
 class LonghornState(NamedTuple):
@@ -76,3 +99,6 @@ class LonghornMixer(nn.Module):
         o, S = longhorn(q, k, v, self.b_proj(x).sigmoid(), state.S, cu_seqlens=cu_seqlens)
         y = self.out_proj(self.out_norm(o, self.gate_proj(x).view_as(o)).flatten(2))
         return y, LonghornState(S, q_conv, k_conv, v_conv) if keep_state else None
+
+    def gates(self, x: Tensor, state: LonghornState | None = None) -> Gates:
+        return Gates(None, self.b_proj(x).float().sigmoid())

@@ -1,15 +1,16 @@
 """Mamba2's token mixer: SSD, which is linear attention with a scalar decay (q = C, k = B, v = Δ x)."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from gated_deltanet.fields import check_multiple, check_sizes
 from gated_deltanet.ops import linear_attention, swiglu
 
 from .decay import Decay
-from .fields import check_multiple, check_sizes
+from .mixer import FLOAT, About, Gates, Shape, Size, Speed, conv_bytes
 from .norm import RMSNorm
 from .short_conv import ShortConv
 
@@ -22,9 +23,31 @@ class Mamba2:
     n_groups: int = 1  # heads of B and C
     conv_size: int = 4
 
+    about: ClassVar[About] = About(
+        name="mamba2",
+        title="Mamba2",
+        colour="red",
+        mark="p",
+        shapes={
+            "1.3b": Shape(48, 2048, 0),  # its authors' 1.3b
+            "400m": Shape(56, 1024, 0),
+            "small": Shape(22, 384, 0),
+            "tiny": Shape(9, 256, 0),
+            "nano": Shape(7, 96, 0),
+        },
+    )
+
     def __post_init__(self):
         check_sizes(self, "n_heads", "d_k", "d_v", "n_groups", "conv_size")
         check_multiple(self, "n_heads", of="n_groups")
+
+    @property
+    def speed(self) -> Speed:
+        return Speed(cpu=0.15, gpu_per_byte=17.2)
+
+    @classmethod
+    def sized(cls, d_model: int, size: Size) -> "Mamba2":
+        return cls(2 * d_model // size.d_mamba2, size.d_state, size.d_mamba2)
 
     def build(self, d_model: int, *, layer: int = 0, n_layers: int = 1, norm_eps: float = 1e-5) -> nn.Module:
         return Mamba2Mixer(self, d_model, norm_eps)
@@ -33,6 +56,10 @@ class Mamba2:
         """Of the rule, forward, per token: write and read."""
         return 4 * self.n_heads * self.d_k * self.d_v
 
+    def state_bytes(self, length: int) -> int:
+        values, keys = self.n_heads * self.d_v, self.n_groups * self.d_k
+        return FLOAT * values * self.d_k + conv_bytes(self.conv_size, values + 2 * keys)
+
 
 class Mamba2State(NamedTuple):
     S: Tensor | None = None  # [N, H, d_k, d_v]
@@ -40,7 +67,7 @@ class Mamba2State(NamedTuple):
 
 
 class Mamba2Mixer(nn.Module):
-    """The gate comes before the norm, which is over the whole width; with n_groups > 1 mamba_ssm's is of each group."""
+    """The gate comes before the norm, which is of each group by itself, as in mamba_ssm."""
 
     State = Mamba2State
 
@@ -53,7 +80,7 @@ class Mamba2Mixer(nn.Module):
         self.conv = ShortConv(values + 2 * keys, c.conv_size, bias=True)
         self.decay = Decay(c.n_heads)
         self.D = nn.Parameter(torch.empty(c.n_heads))
-        self.out_norm = RMSNorm(values, norm_eps)
+        self.out_norm = RMSNorm(values, norm_eps, n_groups=c.n_groups)
         self.out_proj = nn.Linear(values, d_model, bias=False)
         self.reset_parameters()
 
@@ -75,3 +102,7 @@ class Mamba2Mixer(nn.Module):
         o = o + self.D.to(o.dtype)[:, None] * v
         y = self.out_proj(self.out_norm(swiglu(gate, o.flatten(2))))
         return y, Mamba2State(S, conv) if keep_state else None
+
+    def gates(self, x: Tensor, state: Mamba2State | None = None) -> Gates:
+        raw_dt = self.in_proj(x).split(self.widths, -1)[-1]
+        return Gates((self.decay.A() * self.decay.dt(raw_dt))[..., None])

@@ -13,9 +13,11 @@ class RMSNorm(nn.Module):
     Under autocast the result is in its dtype: cast once, not by every projection that reads it.
     """
 
-    def __init__(self, d: int, eps: float = 1e-5):
+    def __init__(self, d: int, eps: float = 1e-5, *, n_groups: int = 1):
+        """n_groups: how many equal parts of d have an rms of their own."""
         super().__init__()
         self.eps = eps
+        self.n_groups = n_groups
         self.weight = nn.Parameter(torch.empty(d))
         self.reset_parameters()
 
@@ -23,5 +25,13 @@ class RMSNorm(nn.Module):
         nn.init.ones_(self.weight)
 
     def forward(self, x: Tensor, gate: Tensor | None = None) -> Tensor:
-        y, dtype = gated_rms_norm(x, gate, self.weight, eps=self.eps), autocast_dtype(x.device)
+        y, dtype = self.norm(x, gate), autocast_dtype(x.device)
         return y if dtype is None or x.dtype == torch.float64 else y.to(dtype)
+
+    def norm(self, x: Tensor, gate: Tensor | None) -> Tensor:
+        n = self.n_groups
+        if n == 1:
+            return gated_rms_norm(x, gate, self.weight, eps=self.eps)
+        gates = (None,) * n if gate is None else gate.chunk(n, -1)
+        groups = zip(x.chunk(n, -1), gates, self.weight.chunk(n), strict=True)
+        return torch.cat([gated_rms_norm(*group, eps=self.eps) for group in groups], -1)

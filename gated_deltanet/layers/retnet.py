@@ -1,14 +1,15 @@
 """RetNet's token mixer: linear attention with one fixed decay a head, rotary positions, a norm of each head, a gate."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from gated_deltanet.fields import check_positive, check_sizes
 from gated_deltanet.ops import linear_attention
 
-from .fields import check_positive, check_sizes
+from .mixer import FLOAT, About, Gates, Shape, Size, Speed
 from .norm import RMSNorm
 from .rotary import advance, positions, rotate
 
@@ -20,11 +21,33 @@ class RetNet:
     d_v: int
     rope_theta: float = 10000.0
 
+    about: ClassVar[About] = About(
+        name="retnet",
+        title="RetNet",
+        colour="teal",
+        mark="v",
+        shapes={
+            "1.3b": Shape(24, 2048, 2944),
+            "400m": Shape(24, 1024, 2240),
+            "small": Shape(12, 384, 560),
+            "tiny": Shape(5, 256, 344),
+            "nano": Shape(5, 96, 72),
+        },
+    )
+
     def __post_init__(self):
         check_sizes(self, "n_heads", "d_k", "d_v")
         check_positive(self, "rope_theta")
         if self.d_k % 2:
             raise ValueError(f"RetNet: d_k is {self.d_k}, expected an even number (rotary pairs)")
+
+    @property
+    def speed(self) -> Speed:
+        return Speed(cpu=0.27, gpu_per_byte=17.2)  # not in the paper's Fig. 3: there as Mamba2
+
+    @classmethod
+    def sized(cls, d_model: int, size: Size) -> "RetNet":
+        return cls(d_model // size.d_retnet, size.d_retnet, 2 * size.d_retnet)
 
     def build(self, d_model: int, *, layer: int = 0, n_layers: int = 1, norm_eps: float = 1e-5) -> nn.Module:
         return RetNetMixer(self, d_model, norm_eps)
@@ -32,6 +55,9 @@ class RetNet:
     def flops(self, length: int) -> float:
         """Of the rule, forward, per token: write and read."""
         return 4 * self.n_heads * self.d_k * self.d_v
+
+    def state_bytes(self, length: int) -> int:
+        return FLOAT * self.n_heads * self.d_k * self.d_v + 8  # and the position, an int64
 
 
 class RetNetState(NamedTuple):
@@ -77,3 +103,7 @@ class RetNetMixer(nn.Module):
         dtype = torch.promote_types(x.dtype, torch.float32)
         heads = torch.arange(self.config.n_heads, dtype=dtype, device=x.device)
         return torch.log1p(-torch.exp2(-5 - heads))
+
+    def gates(self, x: Tensor, state: RetNetState | None = None) -> Gates:
+        """Fixed: the same for every token."""
+        return Gates(self.log_alpha(x)[:, None].expand(*x.shape[:2], -1, 1))

@@ -1,6 +1,5 @@
-"""Language models of the mixers in `layers`: configs and presets, the causal model, its state and its files."""
+"""Language models of the mixers in `layers`: configs and presets, the causal model, a session with it, generation."""
 
-from .checkpoint import load, save
 from .config import ModelConfig
 from .generate import generate, stream
 from .model import CausalLM, State
@@ -17,7 +16,5 @@ __all__ = [
     "State",
     "generate",
     "get_preset",
-    "load",
-    "save",
     "stream",
 ]

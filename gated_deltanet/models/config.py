@@ -1,11 +1,12 @@
 """What a model is made of."""
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any
 
+from gated_deltanet.fields import check_positive, check_sizes, check_switches
 from gated_deltanet.layers import MIXERS, Mixer
-from gated_deltanet.layers.fields import check_positive, check_sizes, check_switches
 from gated_deltanet.naming import unknown
 
 
@@ -52,10 +53,46 @@ def mixer_from_dict(values: Mapping[str, Any]) -> Mixer:
         raise ValueError(f"ModelConfig: mixers holds {values!r}, expected fields with a name under 'mixer'")
     others = dict(values)
     name = others.pop("mixer")
-    if name not in MIXERS:
+    if not isinstance(name, str) or name not in MIXERS:
         raise unknown("ModelConfig: mixer", name, MIXERS)
     check_fields(MIXERS[name], others)
     return MIXERS[name](**others)
+
+
+def changed(config: ModelConfig, changes: Iterable[str]) -> ModelConfig:
+    """The config with other values in some fields: "d_ff=512", "mixers.0.gate=false"."""
+    values = config.to_dict()
+    for change in changes:
+        name, sign, text = change.partition("=")
+        if not sign:
+            raise ValueError(f"a change is {change!r}, expected NAME=VALUE, such as d_ff=512 or mixers.0.gate=false")
+        *path, last = name.strip().split(".")
+        holder: Any = values
+        for i, part in enumerate(path):
+            holder = holder[place_in(holder, part, ".".join(path[:i]))]
+        holder[place_in(holder, last, ".".join(path))] = parsed(text.strip())
+    return ModelConfig.from_dict(values)
+
+
+def place_in(holder: Any, name: str, path: str) -> str | int:
+    """Where a part of a dotted name leads: a field, or the number of a mixer. path: to what holds it."""
+    if isinstance(holder, dict):
+        if name not in holder:
+            raise unknown(f"a field to change{f' in {path}' if path else ''}", name, holder)
+        return name
+    if not isinstance(holder, list):
+        raise ValueError(f"a field to change is {path}.{name}, but {path} has no fields")
+    if not name.isdecimal() or int(name) >= len(holder):
+        raise ValueError(f"a field to change is in {path}.{name}, expected a number from 0 to {len(holder) - 1}")
+    return int(name)
+
+
+def parsed(text: str) -> Any:
+    """A value as JSON writes it, None and True too; anything else is a text."""
+    try:
+        return json.loads({"None": "null", "True": "true", "False": "false"}.get(text, text))
+    except ValueError:
+        return text
 
 
 def check_fields(cls: Any, names: Iterable[str]) -> None:

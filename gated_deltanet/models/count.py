@@ -7,15 +7,10 @@ from functools import cache
 import torch
 from torch import nn
 
-from gated_deltanet.layers import Attention
-from gated_deltanet.layers.attention import AttentionMixer
 from gated_deltanet.layers.short_conv import ShortConv
 
-from .block import Block
 from .config import ModelConfig
-from .state import tensors
-
-ACTIVATION_BYTES = 2  # bfloat16
+from .model import Block
 
 
 def parameters(config: ModelConfig) -> int:
@@ -26,18 +21,12 @@ def parameters(config: ModelConfig) -> int:
 
 def state_bytes(config: ModelConfig) -> int:
     """Of one sequence, whatever its length: float32 matrices, bfloat16 inputs of short convolutions. No KV cache."""
-    recurrent = [(block, n) for block, n in blocks(config) if not isinstance(block.mixer, AttentionMixer)]
-    return sum(n * recurrent_bytes(block, config.d_model) for block, n in recurrent)
+    return sum(config.mixer(layer).state_bytes(0) for layer in range(config.n_layers))
 
 
 def kv_bytes(config: ModelConfig, length: int) -> int:
     """Of one sequence of so many tokens: the bfloat16 keys and values of its attention layers."""
-    mixers = [config.mixer(layer) for layer in range(config.n_layers)]
-    return sum(
-        2 * m.H_kv * m.d_head * min(m.window or length, length) * ACTIVATION_BYTES
-        for m in mixers
-        if isinstance(m, Attention)
-    )
+    return sum(config.mixer(layer).state_bytes(length) for layer in range(config.n_layers)) - state_bytes(config)
 
 
 def flops_per_token(config: ModelConfig, length: int) -> float:
@@ -47,7 +36,7 @@ def flops_per_token(config: ModelConfig, length: int) -> float:
 
 
 def blocks(config: ModelConfig) -> Iterator[tuple[Block, int]]:
-    """One bfloat16 block on the meta device for each kind of layer, and how many are of that kind."""
+    """One block on the meta device for each kind of layer, and how many are of that kind."""
     layers = range(config.n_layers)
     kinds = [(config.mixer(layer), layer > 0) for layer in layers]  # HGRN2's first layer has no lower bound
     for kind, n in Counter(kinds).items():
@@ -57,7 +46,7 @@ def blocks(config: ModelConfig) -> Iterator[tuple[Block, int]]:
 @cache
 def meta_block(config: ModelConfig, layer: int) -> Block:
     with torch.device("meta"):
-        return Block(config, layer).to(torch.bfloat16)
+        return Block(config, layer)
 
 
 def numel(module: nn.Module) -> int:
@@ -67,10 +56,3 @@ def numel(module: nn.Module) -> int:
 def multiplied(block: Block) -> int:
     """The weights that each token is multiplied with."""
     return sum(numel(module) for module in block.modules() if isinstance(module, nn.Linear | ShortConv))
-
-
-@torch.no_grad()
-def recurrent_bytes(block: Block, d_model: int) -> int:
-    """Of the state after one token, or any number of them."""
-    token = torch.empty(1, 1, d_model, dtype=torch.bfloat16, device="meta")
-    return sum(x.nbytes for x in tensors(block.mixer(token)[1]))

@@ -1,4 +1,4 @@
-"""The causal language model: embedding, blocks, norm, head."""
+"""The causal language model: embedding, blocks, norm, head, and how its parameters start."""
 
 from functools import partial
 from typing import Any, TypeAlias
@@ -8,13 +8,35 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from gated_deltanet.layers.mlp import MLP
 from gated_deltanet.layers.norm import RMSNorm
 from gated_deltanet.ops import linear_cross_entropy
 from gated_deltanet.ops.checks import values_are_cheap
 
-from .block import Block
 from .config import ModelConfig
-from .init import init_weights
+
+
+class Block(nn.Module):
+    """It does not know which mixer it holds. With d_ff = 0 there is no MLP."""
+
+    def __init__(self, config: ModelConfig, layer: int):
+        super().__init__()
+        d_model, eps = config.d_model, config.norm_eps
+        self.mixer_norm = RMSNorm(d_model, eps)
+        self.mixer = config.mixer(layer).build(d_model, layer=layer, n_layers=config.n_layers, norm_eps=eps)
+        self.mlp_norm = RMSNorm(d_model, eps) if config.d_ff else None
+        self.mlp = MLP(d_model, config.d_ff) if config.d_ff else None
+
+    def forward(
+        self, x: Tensor, state: Any = None, *, cu_seqlens: Tensor | None = None, keep_state: bool = True
+    ) -> tuple[Tensor, Any]:
+        """x: [B, L, d_model] -> the same. The rest is the mixer's (`gated_deltanet.layers`)."""
+        y, state = self.mixer(self.mixer_norm(x), state, cu_seqlens=cu_seqlens, keep_state=keep_state)
+        x = x + y
+        if self.mlp is not None and self.mlp_norm is not None:
+            x = x + self.mlp(self.mlp_norm(x))
+        return x, state
+
 
 State: TypeAlias = tuple[Any, ...]  # one state a layer
 
@@ -104,3 +126,27 @@ class CausalLM(nn.Module):
             if layer is not None and not isinstance(layer, mixer.State):
                 found = f"state is a {type(layer).__name__} in layer {i}"
                 raise ValueError(f"{found}, expected a {mixer.State.__name__}: is it another model's?")
+
+
+STD = 0.02
+
+
+def init_weights(model: nn.Module) -> None:
+    """Start every parameter of a `CausalLM`, also after `to_empty` from the meta device.
+
+    As in GPT-2, matrices and embeddings are N(0, 0.02²), and those that write to the residual stream (`out_proj` of
+    mixers and MLPs) are narrower by √(number of branches), so that the stream's variance does not grow with the depth:
+    1/√(2 · layers), or 1/√layers without MLPs. Everything else (decays, convolutions, norms, D) starts as its own
+    `reset_parameters` says. The official code differs: only embeddings are N(0, 0.02²), matrices start as torch's
+    Linear does, and of those that write to the stream MLPs' and attention's are narrower, Gated DeltaNet's is not.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=STD)
+    for module in model.modules():
+        reset = getattr(module, "reset_parameters", None)
+        if callable(reset) and not isinstance(module, nn.Linear | nn.Embedding):
+            reset()  # after the matrices: Mamba's dt_proj has a start of its own
+    branches = [weight for name, weight in model.named_parameters() if name.endswith("out_proj.weight")]
+    for weight in branches:
+        nn.init.normal_(weight, std=STD / len(branches) ** 0.5)

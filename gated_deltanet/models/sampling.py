@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gated_deltanet.layers.fields import check_positive, check_sizes
+from gated_deltanet.fields import check_positive, check_sizes
 
 LARGEST_SEED = 2**63 - 1  # row i draws with seed + i, and torch takes 64 bits
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from . import session_file
-from .fingerprint import Fingerprint
 from .model import CausalLM, State
+from .session_file import Fingerprint
 from .state import tensors
 
 PIECE = 4096  # tokens that `read` gives the model at once
@@ -109,9 +109,9 @@ class Session:
     def rollback(self, n: int) -> None:
         """Take back the last n tokens of each sequence.
 
-        Exactly: what remains is bit for bit what a session holds that made the same appends, but for those taken back,
-        and the last one shorter if n ends within it (then its first tokens are run again). The bits hold where the
-        model is deterministic: on a CPU, with the same number of threads.
+        What remains is, on a CPU with the same number of threads bit for bit, what a session holds that made the same
+        appends but for those taken back, and the last one shorter if n ends within it (then its first tokens are run
+        again).
         """
         held = sum(append.tokens.shape[1] for append in self._past)
         if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n <= min(self.keep, held):

@@ -12,8 +12,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .packing import sequence_lengths
-
 # Chunks × heads whose matrices are alive at once: few enough for a CPU's cache, enough to fill a GPU.
 SEGMENT_ON_CPU, SEGMENT_ELSEWHERE = 64, 2048
 
@@ -84,11 +82,14 @@ def forward(
     tokens: Sequence[Tensor],
     shared: Sequence[Tensor],
     state: Tensor,
-    cu_seqlens: Tensor | None,
+    lengths: Tensor,
     like: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """o, of the shape of `like`, and the state after the last token. tokens: [B, L, H, …], state: [N, H, …]."""
-    layout = lay_out(sequence_lengths(like, cu_seqlens), C, like.device)
+    """o, of the shape of `like`, and the state after the last token.
+
+    tokens: [B, L, H, …], state: [N, H, …], lengths: [N], the sequences'.
+    """
+    layout = lay_out(lengths, C, like.device)
     chunks = [to_chunks(x, layout) for x in tokens]
     S = state[layout.order]
     o = []
@@ -105,11 +106,11 @@ def backward(
     tokens: Sequence[Tensor],
     shared: Sequence[Tensor],
     state: Tensor,
-    cu_seqlens: Tensor | None,
+    lengths: Tensor,
 ) -> list[Tensor]:
     """Gradients of tokens, shared and state from those of o and the last state."""
     do, dS = grads
-    layout = lay_out(sequence_lengths(do, cu_seqlens), C, do.device)
+    layout = lay_out(lengths, C, do.device)
     chunks, do = [to_chunks(x, layout) for x in tokens], to_chunks(do, layout)
     dchunks, dshared = [torch.zeros_like(x) for x in chunks], [torch.zeros_like(x) for x in shared]
     parts = list(segments(layout, state.shape[1]))

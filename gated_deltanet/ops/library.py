@@ -1,22 +1,37 @@
-"""A plain torch function as one `torch.library` operator, differentiable by running it again."""
+"""A form of an op as a `torch.library` operator, with a gradient of its own or by running it again."""
 
 from collections.abc import Callable, Sequence
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from functools import partial, wraps
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 from torch._C import _is_tracing, _len_torch_dispatch_stack, _len_torch_function_stack
 from torch._C._functorch import peek_interpreter_stack
+from torch.compiler import is_compiling
 from torch.nn import Parameter
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
+Input = Tensor | str | float | None  # of an operator; an int or a bool is a float, too
+Results = Tensor | tuple[Tensor, ...]
+Forward = Callable[..., Results]  # forward(*inputs)
+Backward = Callable[..., Sequence[Tensor]]  # backward(grads, *inputs): of the floating-point inputs, in their order
+
+
+class Form(NamedTuple):
+    """One form of an op, as its operators run it."""
+
+    name: str
+    forward: Forward
+    backward: Backward
+    keeps: int  # how many of the last results are kept for backward, and for nothing else
+
 
 def operator(
-    name: str, schema: str, forward: Callable, fake: Callable, backward: Callable | None = None, keeps: int = 0
-) -> Callable:
+    name: str, schema: str, forward: Forward, fake: Forward, backward: Backward | None = None, keeps: int = 0
+) -> Callable[..., Any]:
     """Register `forward` as the operator `gdn::name`. Returns what calls it, or just `forward` where that is the same.
 
     schema: arguments and results, `"(Tensor q, Tensor? cu_seqlens) -> (Tensor, Tensor)"`.
@@ -25,53 +40,105 @@ def operator(
     is run again under `torch.func.vjp`. Nothing but the inputs is kept between forward and backward,
     keeps: unless so many of the last results are there for that only. backward is then called (grads + kept, *inputs).
     """
-    backward = backward or (lambda grads, *inputs: _recompute(forward, grads, inputs))
+    backward = backward or partial(_recompute, forward)
+    form = Form(name, without_autocast(forward), without_autocast(backward), keeps)
     arguments = schema[schema.index("(") + 1 : schema.index(") ->")]
 
-    forward, backward = without_autocast(forward), without_autocast(backward)
-
-    def run(*inputs: Any) -> Any:
-        return _fresh(forward(*inputs), inputs)
-
-    def call(*inputs: Any) -> Any:
-        return run(*inputs) if unwatched(*inputs) else op(*inputs)
-
-    op = torch.library.custom_op(f"gdn::{name}", run, mutates_args=(), schema=schema)
+    op = torch.library.custom_op(f"gdn::{name}", partial(_run, form), mutates_args=(), schema=schema)
+    op.register_fake(fake)
     backward_op = torch.library.custom_op(
         f"gdn::{name}_backward",
-        lambda grads, *inputs: list(_fresh(tuple(backward(grads, *inputs)), [*grads, *inputs])),
+        partial(_run_backward, form),
         mutates_args=(),
         schema=f"(Tensor[] grads, {arguments}) -> Tensor[]",
     )
-    op.register_fake(fake)
-    backward_op.register_fake(lambda grads, *inputs: [empty_contiguous(x) for x in inputs if _is_float(x)])
+    backward_op.register_fake(_fake_gradients)
+    op.register_autograd(partial(_gradients, form, backward_op), setup_context=partial(_save, form))
+    backward_op.register_autograd(partial(_no_second_derivative, form))
 
-    def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
-        results = output if isinstance(output, tuple) else (output,)
-        results, kept = results[: len(results) - keeps], results[len(results) - keeps :]
-        ctx.mark_non_differentiable(*kept)
-        ctx.set_materialize_grads(False)  # no zeros as large as what is kept
-        ctx.results = [(x.shape, x.dtype, x.device) for x in results]
-        ctx.save_for_backward(*kept, *(x if isinstance(x, Tensor) else None for x in inputs))
-        ctx.others = [None if isinstance(x, Tensor) else x for x in inputs]
+    def call(*inputs: Input) -> Results:
+        return _run(form, *inputs) if unwatched(*inputs) else op(*inputs)
 
-    def gradients(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors  # once: activation checkpointing allows no second look
-        kept, tensors = saved[:keeps], saved[keeps:]
-        inputs = [x if other is None else other for x, other in zip(tensors, ctx.others, strict=True)]
-        known = [
-            torch.zeros(shape, dtype=dtype, device=device) if grad is None else grad
-            for grad, (shape, dtype, device) in zip(grads, ctx.results, strict=False)
-        ]
-        of_floats = iter(backward_op([*known, *kept], *inputs))
-        return tuple(next(of_floats) if _is_float(x) else None for x in inputs)
-
-    def no_second_derivative(ctx: Any, *grads: Tensor) -> None:
-        raise RuntimeError(f"gdn::{name} can be differentiated once, not twice")
-
-    op.register_autograd(gradients, setup_context=setup_context)
-    backward_op.register_autograd(no_second_derivative)
     return call
+
+
+def _run(form: Form, *inputs: Input) -> Results:
+    results = form.forward(*inputs)
+    return _fresh((results,), inputs)[0] if isinstance(results, Tensor) else _fresh(results, inputs)
+
+
+def _run_backward(form: Form, grads: Sequence[Tensor], *inputs: Input) -> list[Tensor]:
+    return list(_fresh(form.backward(grads, *inputs), [*grads, *inputs]))
+
+
+def _fake_gradients(grads: Sequence[Tensor], *inputs: Input) -> list[Tensor]:
+    return [empty_contiguous(x) for x in _floats(inputs)]
+
+
+def _save(form: Form, ctx: Any, inputs: tuple[Input, ...], output: Results) -> None:
+    """After a forward that will be differentiated: what `_gradients` needs, in torch's context."""
+    results = output if isinstance(output, tuple) else (output,)
+    results, kept = results[: len(results) - form.keeps], results[len(results) - form.keeps :]
+    ctx.mark_non_differentiable(*kept)
+    ctx.set_materialize_grads(False)  # no zeros as large as what is kept
+    ctx.results = [(x.shape, x.dtype, x.device) for x in results]
+    ctx.save_for_backward(*kept, *(x if isinstance(x, Tensor) else None for x in inputs))
+    ctx.others = [None if isinstance(x, Tensor) else x for x in inputs]
+
+
+def _gradients(
+    form: Form, backward_op: Callable[..., list[Tensor]], ctx: Any, *grads: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    """One for each input, None for those that have none. grads: of the results, None where nothing flows back."""
+    saved = ctx.saved_tensors  # once: activation checkpointing allows no second look
+    kept, tensors = saved[: form.keeps], saved[form.keeps :]
+    inputs = [x if other is None else other for x, other in zip(tensors, ctx.others, strict=True)]
+    known = [
+        torch.zeros(shape, dtype=dtype, device=device) if grad is None else grad
+        for grad, (shape, dtype, device) in zip(grads, ctx.results, strict=False)
+    ]
+    of_floats = iter(backward_op([*known, *kept], *inputs))
+    return tuple(next(of_floats) if _is_float(x) else None for x in inputs)
+
+
+def _no_second_derivative(form: Form, ctx: Any, *grads: Tensor) -> None:
+    raise RuntimeError(f"gdn::{form.name} can be differentiated once, not twice")
+
+
+def _recompute(forward: Forward, grads: Sequence[Tensor], *inputs: Input) -> Sequence[Tensor]:
+    """The backward of a form that has none of its own."""
+
+    def of_floats(*floats: Tensor) -> Results:
+        given = iter(floats)
+        return forward(*(next(given) if _is_float(x) else x for x in inputs))
+
+    outputs, vjp = torch.func.vjp(of_floats, *_floats(inputs))[:2]
+    return vjp(grads[0] if isinstance(outputs, Tensor) else tuple(grads))
+
+
+def _fresh(outputs: Sequence[Tensor], inputs: Sequence[Input]) -> tuple[Tensor, ...]:
+    """Contiguous outputs that share no memory with an input or with each other, as operators must return."""
+    taken = {x.untyped_storage().data_ptr() for x in inputs if isinstance(x, Tensor)}
+    fresh = []
+    for x in outputs:
+        x = x.contiguous()
+        x = x.clone() if x.untyped_storage().data_ptr() in taken else x
+        taken.add(x.untyped_storage().data_ptr())
+        fresh.append(x)
+    return tuple(fresh)
+
+
+def _is_float(x: Input) -> bool:
+    return isinstance(x, Tensor) and x.is_floating_point()
+
+
+def _floats(inputs: Sequence[Input]) -> list[Tensor]:
+    return [x for x in inputs if isinstance(x, Tensor) and x.is_floating_point()]
+
+
+def empty_contiguous(x: Tensor) -> Tensor:
+    """What operators return, whatever the strides of their inputs: for `fake`."""
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 def unwatched(*inputs: Any) -> bool:
@@ -97,7 +164,7 @@ def plain(*inputs: Any) -> bool:
 def watched() -> bool:
     """Whether a compiler, mode or transform looks on."""
     return bool(
-        torch.compiler.is_compiling()
+        is_compiling()
         or _len_torch_dispatch_stack()  # FakeTensorMode, FlopCounterMode, …
         or _len_torch_function_stack()  # torch.device as a context, …
         or peek_interpreter_stack()  # torch.func
@@ -123,39 +190,3 @@ def autocast_dtype(device: torch.device) -> torch.dtype | None:
     """What projections compute in under autocast; None where it is off."""
     on = device.type != "meta" and torch.is_autocast_enabled(device.type)
     return torch.get_autocast_dtype(device.type) if on else None
-
-
-def _recompute(forward: Callable, grads: Sequence[Tensor], inputs: Sequence[Any]) -> Sequence[Tensor]:
-    floats = [i for i, x in enumerate(inputs) if _is_float(x)]
-
-    def of_floats(*values: Tensor) -> Any:
-        filled = list(inputs)
-        for i, value in zip(floats, values, strict=True):
-            filled[i] = value
-        return forward(*filled)
-
-    outputs, vjp = torch.func.vjp(of_floats, *(inputs[i] for i in floats))[:2]
-    return vjp(grads[0] if isinstance(outputs, Tensor) else tuple(grads))
-
-
-def empty_contiguous(x: Tensor) -> Tensor:
-    """What operators return, whatever the strides of their inputs: for `fake`."""
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
-def _is_float(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.is_floating_point()
-
-
-def _fresh(outputs: Any, inputs: Sequence[Any]) -> Any:
-    """Contiguous outputs that share no memory with an input or with each other, as operators must return."""
-    if isinstance(outputs, Tensor):
-        return _fresh((outputs,), inputs)[0]
-    taken = {x.untyped_storage().data_ptr() for x in inputs if isinstance(x, Tensor)}
-    fresh = []
-    for x in outputs:
-        x = x.contiguous()
-        x = x.clone() if x.untyped_storage().data_ptr() in taken else x
-        taken.add(x.untyped_storage().data_ptr())
-        fresh.append(x)
-    return tuple(fresh)

@@ -4,6 +4,7 @@ import ctypes
 from collections.abc import Callable, Iterable
 from ctypes import c_int32, c_int64, c_void_p
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch  # before the library is loaded, so that both use one pool of threads
 from torch import Tensor
@@ -12,6 +13,10 @@ import gated_deltanet
 
 FILE = "_native/libgdn.so"  # in the package, or where an editable installation keeps what was compiled
 NOT_BUILT = "the native library was not built: the installation found no C++ compiler that could (g++)"
+# What the kernels are compiled for. "portable" is what every such processor has (SSE2 on x86-64, NEON on 64-bit ARM);
+# the others are for x86-64 only. csrc/dispatch.cpp chooses one when the library is loaded.
+INSTRUCTION_SETS = ("portable", "avx2", "avx512", "avx512bf16")
+CHECKPOINT = 128  # tokens between the states kept for backward: a multiple of the kernels' chunk
 DTYPES = (torch.float32, torch.bfloat16)
 
 
@@ -22,10 +27,10 @@ class Rows(ctypes.Structure):
 
 
 class Rule(ctypes.Structure):
-    """The arguments of gated_delta_rule_forward and its like, see `rule`."""
+    """The arguments of the kernels of gated_delta_rule and linear_attention, see `rule`."""
 
     _fields_ = (
-        *((name, c_int64) for name in ("N", "H", "H_v", "d_k", "d_v", "threads")),
+        *((name, c_int64) for name in ("N", "H", "H_v", "d_k", "d_v", "threads", "interval")),
         *((name, c_int32) for name in ("bfloat16", "normalise")),
         ("ends", c_void_p),
         *((name, Rows) for name in ("q", "k", "v", "log_alpha", "beta")),
@@ -87,13 +92,24 @@ def library() -> ctypes.CDLL:
 
 
 def instruction_set() -> str | None:
-    """The one in use: avx512, avx2 or portable. None without the library."""
+    """The one of INSTRUCTION_SETS in use: the processor's fastest, or what `use_instruction_set` asked for.
+
+    None without the library.
+    """
     return None if _library is None else _library.gdn_instruction_set().decode()
 
 
 def use_instruction_set(name: str) -> bool:
-    """Whether it is now in use: not if the library or this processor lacks it."""
+    """Use another from now on, in the whole process. False if the library or this processor lacks it."""
     return bool(library().gdn_use_instruction_set(name.encode()))
+
+
+def usable_instruction_sets() -> list[str]:
+    """Those that the library and this processor have."""
+    before = library().gdn_instruction_set()
+    usable = [name for name in INSTRUCTION_SETS if use_instruction_set(name)]
+    library().gdn_use_instruction_set(before)
+    return usable
 
 
 def run(kernel: str, arguments: ctypes.Structure) -> None:
@@ -101,14 +117,16 @@ def run(kernel: str, arguments: ctypes.Structure) -> None:
     getattr(library(), f"gdn_{kernel}")(ctypes.byref(arguments))
 
 
-def again(kernel: str, arguments: ctypes.Structure, *kept: Tensor) -> Callable[..., None]:
-    """run(**tensors): the kernel with these arguments, but other tensors of the same layouts, by the fields' names.
+class PreparedCall(NamedTuple):
+    """A kernel's call, ready but for some tensors: for calls that differ in nothing else."""
 
-    kept: tensors that stay those of the arguments.
-    """
-    function = getattr(library(), f"gdn_{kernel}")
+    kernel: Callable[[Any], None]
+    arguments: ctypes.Structure
+    kept: tuple[Tensor, ...]  # which the arguments point to
 
-    def run(kept: tuple[Tensor, ...] = kept, **tensors: Tensor) -> None:
+    def run(self, **tensors: Tensor) -> None:
+        """With these tensors, by the fields' names, of the layouts that the arguments tell."""
+        arguments = self.arguments
         own = type(arguments).from_buffer_copy(arguments)  # another Python thread may run, too
         for name, x in tensors.items():
             field = getattr(own, name)
@@ -116,9 +134,12 @@ def again(kernel: str, arguments: ctypes.Structure, *kept: Tensor) -> Callable[.
                 field.data = x.data_ptr()
             else:
                 setattr(own, name, x.data_ptr())
-        function(ctypes.byref(own))
+        self.kernel(ctypes.byref(own))
 
-    return run
+
+def prepare(kernel: str, arguments: ctypes.Structure, *kept: Tensor) -> PreparedCall:
+    """kept: the tensors that the arguments point to already. The others are given to each `run`."""
+    return PreparedCall(getattr(library(), f"gdn_{kernel}"), arguments, kept)
 
 
 def readable(x: Tensor) -> Tensor:
@@ -141,8 +162,8 @@ def rule(q: Tensor, tokens: Iterable[Rows], state: Tensor, ends: Tensor, normali
     """What a kernel of the rule reads. tokens: q, k, v, log_alpha, beta. The state and ends must be contiguous."""
     N, H_v, d_k, d_v = state.shape
     return Rule(
-        N, q.shape[-2], H_v, d_k, d_v, torch.get_num_threads(), q.dtype == torch.bfloat16, normalise, ends.data_ptr(),
-        *tokens, state.data_ptr(),
+        N, q.shape[-2], H_v, d_k, d_v, torch.get_num_threads(), CHECKPOINT, q.dtype == torch.bfloat16, normalise,
+        ends.data_ptr(), *tokens, state.data_ptr(),
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from . import checks
 from .gated_delta_rule import gated_delta_rule
+from .packing import check_ends
 
 
 def longhorn(
@@ -57,6 +58,7 @@ def delta_product(
         beta=(beta, "B L n_h H_v"),
     )
     checks.check_cu_seqlens("delta_product", cu_seqlens, q)
+    check_ends("delta_product", q, cu_seqlens)  # here, in tokens: the rule would show micro-steps
     n_h = sizes["n_h"]
     if log_alpha is not None:
         log_alpha = torch.cat([log_alpha[:, :, None], log_alpha.new_zeros(beta[:, :, 1:].shape)], 2).flatten(1, 2)

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 
 from gated_deltanet.models import ModelConfig, count
-from gated_deltanet.models.block import Block
+from gated_deltanet.models.model import Block
 from gated_deltanet.ops.linear_cross_entropy.blocked import LOGITS
 
 from .sharding import FLOAT, HALF, Sharding

@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple
 
-from .gpus import GPU
+from .devices import GPU
 
 HALF, FLOAT = 2, 4  # bytes: bfloat16 weights are gathered, float32 gradients are summed
 ACHIEVED = 0.7  # share of a link's rate that collectives reach

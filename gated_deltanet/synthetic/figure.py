@@ -8,6 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+from gated_deltanet.files import write
+
 ACROSS = 3  # panels
 COLOURS = matplotlib.color_sequences["tab10"]
 MARKERS = "osD^vPX"
@@ -28,7 +30,7 @@ def draw(document: dict[str, Any], file: Path) -> None:
         draw_models(axis, task, names)
     for axis in panels[len(tasks) :]:
         axis.set_visible(False)
-    figure.savefig(file, format="png", dpi=120)
+    write(file, lambda unfinished: figure.savefig(unfinished, format="png", dpi=120))
 
 
 def draw_frame(axis: Axes, task: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ SOLVED = 0.998  # of the hardest level trained, in two checks one after the othe
 
 
 class Diverged(ValueError):
-    """There are numbers no more."""
+    """Loss, gradient or logits are not finite."""
 
 
 def stream(seed: int, number: int) -> Generator:
@@ -79,7 +79,7 @@ def right(model: CausalLM, batch: Batch, rows: int = 64) -> Right:
         here = targets != NOT_ASKED
         logits = model.logits(x[here])
         if not bool(logits.isfinite().all()):
-            raise Diverged("its logits are no numbers")
+            raise Diverged("its logits are not finite")
         found += int((logits.argmax(-1) == targets[here]).sum())
         asked += int(here.sum())
     return Right(found, asked)

@@ -2,12 +2,13 @@
 
 A checkpoint is a folder, step-00000100: a file of tensors from each rank (weights and AdamW's two moments, written by
 `torch.distributed.checkpoint`, which shares them out anew when it reads), counters.json, and a manifest with the hash
-of every file, written last, before the folder gets its name.
+of every file, written last, before the folder gets its name: it is there whole or not at all.
 """
 
-import json
+import hashlib
 import shutil
 import warnings
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -19,11 +20,12 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.optim import AdamW
 
-from . import durable
-from .counters import Counters
-from .parallel import Place, barrier, total
+from gated_deltanet.files import naming, read_json, sync, write_json
 
-COUNTERS = "counters.json"
+from .parallel import Place, barrier, total
+from .step import Counters, check_counters
+
+COUNTERS, MANIFEST = "counters.json", "manifest.json"
 RNG = "rng"  # torch's generator, of the CPU: the model draws nothing, but what it is built of may one day
 
 
@@ -37,16 +39,16 @@ def save(folder: Path, model: nn.Module, optimizer: AdamW, counters: Counters, *
     barrier(place)
     try:
         write_tensors(unfinished, tensors(model, optimizer), place)
-        told = gathered_hashes(unfinished, place)
+        manifest = gathered_hashes(unfinished, place)
         if place.rank == 0:
-            durable.write_json(unfinished / COUNTERS, asdict(counters))
-            told |= durable.hashes([unfinished / COUNTERS])
-            durable.write_json(unfinished / durable.MANIFEST, told)
+            write_json(unfinished / COUNTERS, asdict(counters))
+            manifest |= hashes([unfinished / COUNTERS])
+            write_json(unfinished / MANIFEST, manifest)
             for damaged in (each for each in checkpoints(folder) if each.name >= final.name):
-                durable.remove(damaged)  # it was passed over, or we would not be here again
-            durable.publish(unfinished, final)
+                remove(damaged)  # it was passed over, or we would not be here again
+            publish(unfinished, final)
             for old in checkpoints(folder)[keep:]:
-                durable.remove(old)
+                remove(old)
     except (OSError, CheckpointException) as error:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise OSError(f"the checkpoint of step {counters.step} could not be written: {reason(error)}") from error
@@ -58,9 +60,10 @@ def load(folder: Path, model: nn.Module, optimizer: AdamW, place: Place) -> Coun
 
     Where there is none yet, everything stays as it is.
     """
-    found = checkpoints(folder)
-    for at in found:
+    damaged = []
+    for at in checkpoints(folder):
         if why := damage(at, place):
+            damaged.append(f"{at.name}, {why}")
             if place.rank == 0:
                 warnings.warn(f"{at} is passed over: {why}", stacklevel=2)
             continue
@@ -70,8 +73,8 @@ def load(folder: Path, model: nn.Module, optimizer: AdamW, place: Place) -> Coun
         read_tensors(at, named, place)
         torch.set_rng_state(named[RNG])
         return counters
-    if found:
-        raise ValueError(f"all checkpoints in {folder} are damaged; start a new run")
+    if damaged:
+        raise ValueError(f"all checkpoints in {folder} are damaged: {'; '.join(damaged)}. Start a new run")
     return Counters()
 
 
@@ -130,7 +133,7 @@ def read_tensors(folder: Path, named: dict[str, Tensor], place: Place) -> None:
 def gathered_hashes(folder: Path, place: Place) -> dict[str, str]:
     """Of the files all ranks have written; each rank reads its share."""
     barrier(place)
-    own = durable.hashes(sorted(folder.iterdir())[place.rank :: place.ranks])
+    own = hashes(sorted(folder.iterdir())[place.rank :: place.ranks])
     if place.ranks == 1:
         return own
     parts: list[dict[str, str]] = [{} for _ in range(place.ranks)]
@@ -140,17 +143,19 @@ def gathered_hashes(folder: Path, place: Place) -> dict[str, str]:
 
 def damage(folder: Path, place: Place) -> str | None:
     """What is wrong with a checkpoint; all ranks agree whether something is."""
-    told = durable.read_manifest(folder)
-    if told is None:
-        return f"{durable.MANIFEST} is missing or damaged"
-    why = durable.damage(folder, sorted(told)[place.rank :: place.ranks], told)
+    manifest = read_manifest(folder)
+    if manifest is None or COUNTERS not in manifest:
+        return f"{MANIFEST} is missing or damaged"
+    why = damaged_file(folder, sorted(manifest)[place.rank :: place.ranks], manifest)
     bad = total(torch.tensor(float(why is not None), device=place.device), place)
     return why or ("a file is damaged" if bad else None)
 
 
 def read_counters(folder: Path) -> Counters:
-    values = json.loads((folder / COUNTERS).read_text())
-    return Counters(**values | {"norms": tuple(values["norms"])})
+    counters = read_json(folder / COUNTERS, Counters)
+    with naming(folder / COUNTERS):
+        check_counters(counters)
+    return counters
 
 
 def reason(error: BaseException) -> str:
@@ -158,3 +163,49 @@ def reason(error: BaseException) -> str:
     if isinstance(error, CheckpointException) and error.failures:
         error = next(iter(error.failures.values()))[0]
     return " ".join(str(error).split())
+
+
+def hashes(files: Iterable[Path]) -> dict[str, str]:
+    """Of each file's content, by its name; each is on the disk when this returns."""
+    found = {}
+    for file in files:
+        sync(file)
+        digest = hashlib.sha256()
+        with file.open("rb") as stream:
+            while piece := stream.read(2**22):
+                digest.update(piece)
+        found[file.name] = digest.hexdigest()
+    return found
+
+
+def damaged_file(folder: Path, names: Iterable[str], manifest: dict[str, str]) -> str | None:
+    """What is wrong with the files of these names, whose hashes the manifest holds; None: nothing."""
+    for name in names:
+        file = folder / name
+        if not file.is_file():
+            return f"{name} is missing"
+        if hashes([file])[name] != manifest[name]:
+            return f"{name} is damaged"
+    return None
+
+
+def read_manifest(folder: Path) -> dict[str, str] | None:
+    """The hash of each file; None without a whole manifest."""
+    try:
+        return read_json(folder / MANIFEST, dict[str, str])
+    except (OSError, ValueError):
+        return None
+
+
+def publish(unfinished: Path, folder: Path) -> None:
+    """Give a folder its name."""
+    sync(unfinished)
+    unfinished.rename(folder)
+    sync(folder.parent)
+
+
+def remove(folder: Path) -> None:
+    """Under a hidden name first: half a folder is never taken for a whole one."""
+    hidden = folder.with_name(f".{folder.name}.removed")
+    folder.rename(hidden)
+    shutil.rmtree(hidden)

@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -16,10 +17,10 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from gated_deltanet.data.rows import Batch
+from gated_deltanet.interop.folder import load_weights
 from gated_deltanet.layers.decay import Decay
 from gated_deltanet.models import CausalLM, ModelConfig
-
-from .objective import Objective
 
 
 class Place(NamedTuple):
@@ -28,6 +29,18 @@ class Place(NamedTuple):
     device: torch.device
     rank: int = 0
     ranks: int = 1
+
+
+class Objective(nn.Module):
+    """What is minimised: a module of its own, so that DDP and FSDP can wrap it."""
+
+    def __init__(self, model: CausalLM):
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: Tensor, targets: Tensor, cu_seqlens: Tensor) -> Tensor:
+        """The sum of the losses of all targets, in nats."""
+        return self.model.loss(tokens, targets, cu_seqlens=cu_seqlens, reduction="sum")
 
 
 @contextmanager
@@ -55,16 +68,18 @@ def check(parallel: str) -> None:
 
 
 def build(
-    config: ModelConfig, *, seed: int, parallel: str, dtype: torch.dtype, place: Place
+    config: ModelConfig, init: Path | None, *, seed: int, parallel: str, dtype: torch.dtype, place: Place
 ) -> tuple[CausalLM, nn.Module]:
-    """The model and its objective as every rank starts them: the same weights, drawn once from the seed.
+    """The model and its objective as every rank starts them: the same weights, drawn once from the seed or read.
 
-    Each rank has them whole, or with fsdp and hsdp its shard of them.
+    init: the folder of a model to read them from. Each rank has them whole, or with fsdp and hsdp its shard of them.
     """
     shards = place.ranks > 1 and parallel.startswith(("fsdp", "hsdp"))
     with torch.device("meta") if shards and place.rank else nullcontext():
         torch.manual_seed(seed)
         model = CausalLM(config)
+    if init is not None and not (shards and place.rank):
+        load_weights(model, init)
     if shards:
         return model, shard(Objective(model), mesh_of(parallel, place), dtype, place)
     objective = Objective(model.to(place.device))
@@ -108,6 +123,14 @@ def mesh_of(parallel: str, place: Place) -> DeviceMesh:
     if replicas * shards != place.ranks:
         raise ValueError(f"parallel is {parallel!r}, expected {place.ranks} processes in all, as there are")
     return init_device_mesh(place.device.type, (replicas, shards), mesh_dim_names=("replicate", "shard"))
+
+
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    return Batch(*(x.to(device, non_blocking=True) for x in batch))
+
+
+def autocast(device: torch.device, dtype: torch.dtype) -> AbstractContextManager[Any]:
+    return nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype)
 
 
 def unsynchronised(objective: nn.Module) -> AbstractContextManager[Any]:

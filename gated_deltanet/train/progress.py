@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from gated_deltanet.matmul import matmul_flops
 from gated_deltanet.models import count
 
 from .metrics import Record, Sink
-from .peak import matmul_flops
 from .run import Run
 
 EVERY = 10.0  # seconds between lines
@@ -31,7 +31,7 @@ def progress(run: Run) -> Iterator[Sink]:
         return
     columns = [TextColumn("{task.description}"), BarColumn(None), TextColumn("{task.completed}/{task.total}")]
     with Progress(*columns, Said(), TimeRemainingColumn(), console=console) as bar:
-        yield live(bar, bar.add_task(run.recipe.preset, total=run.recipe.steps, completed=run.counters.step), pace)
+        yield live(bar, bar.add_task(run.recipe.name, total=run.recipe.steps, completed=run.counters.step), pace)
 
 
 class Pace:

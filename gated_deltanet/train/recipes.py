@@ -1,12 +1,14 @@
 """Recipes that have a name: the paper's, and one for each size of model, so that `gdn train PRESET` just works."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from gated_deltanet.models import get_preset
+from gated_deltanet.interop.folder import load_config, read_config
+from gated_deltanet.models import count, get_preset
 from gated_deltanet.naming import unknown
 
-from .recipe import Recipe, from_values
+from .recipe import Recipe, from_values, typed
 
 Values = Mapping[str, Any]
 
@@ -74,24 +76,45 @@ RECIPES: dict[str, Values] = {
         "sample_tokens": 0,
     },
 }
+LARGEST = {"nano": 2e6, "tiny": 1e7, "small": 1e8, "paper-400m": 8e8}  # parameters of a model of one's own
 OF_SIZE = {"1.3b": "paper-1.3b", "400m": "paper-400m", "0.4b": "paper-500m"}
 
 
 def resolve(preset: str | None = None, name: str | None = None, *layers: Values) -> Recipe:
     """The recipe of that name, or of the preset's size, changed by each layer in turn: a file, then the command line.
 
-    A layer may name a preset, and the file a recipe; the one given first counts, a preset on the command line most.
+    A layer may name a preset or a model's file, and the file a recipe. Of presets and models the last one counts.
     """
+    layers = (*layers[:-1], {**(layers[-1] if layers else {}), **({"preset": preset} if preset else {})})
     given = {key: value for layer in layers for key, value in layer.items()}
-    name = name or given.pop("recipe", None)
-    given.pop("recipe", None)
-    preset = preset or given.pop("preset", None)
-    given.pop("preset", None)
-    if name is None and preset is None:
+    own = given.pop("recipe", None)
+    name = name or own
+    model = model_of(({} if name is None else values_of(name), *layers))
+    init = given.get("init", "")
+    if name is None and not any(model.values()) and not init:
         raise ValueError(f"there is nothing to train, expected a preset such as gdn-tiny, or a recipe: {names()}")
-    return from_values(
-        {**values_of(name or default_name(str(preset))), **({"preset": preset} if preset else {}), **given}
-    )
+    values = {**values_of(name or default_name(model, init)), **given, **model}
+    if init and not names_tokenizer(layers):
+        values["tokenizer"] = init
+    return from_values(values if "warmup_tokens" in given else {**values, "warmup_tokens": warmup_of(values)})
+
+
+def names_tokenizer(layers: Sequence[Values]) -> bool:
+    """Whether a tokenizer is named along with the model to start from, or later."""
+    at = max(i for i, layer in enumerate(layers) if layer.get("init"))
+    return any("tokenizer" in layer for layer in layers[at:])
+
+
+def model_of(layers: Sequence[Values]) -> dict[str, Any]:
+    """The preset and the model's file, one of which is empty, of the last layer that has one."""
+    named = ({name: layer.get(name) or "" for name in ("preset", "model")} for layer in reversed(layers))
+    return next((each for each in named if any(each.values())), {"preset": "", "model": ""})
+
+
+def warmup_of(values: Values) -> int:
+    """Where nobody gave one: the recipe's, or a tenth of a run that is too short for it."""
+    tokens, warmup = (typed(name, values.get(name, getattr(Recipe, name)), int) for name in ("tokens", "warmup_tokens"))
+    return min(warmup, tokens // 10)
 
 
 def values_of(name: str) -> Values:
@@ -100,10 +123,14 @@ def values_of(name: str) -> Values:
     return RECIPES[name]
 
 
-def default_name(preset: str) -> str:
-    """Of a preset's size, the last part of its name."""
-    get_preset(preset)
-    size = preset.rpartition("-")[2]
+def default_name(model: Values, init: str) -> str:
+    """Of a preset's size, the last part of its name; of another model by the number of its parameters."""
+    if not model["preset"]:
+        config = read_config(Path(model["model"])) if model["model"] else load_config(init)
+        n = count.parameters(config)
+        return next((name for name, most in LARGEST.items() if n <= most), "paper-1.3b")
+    get_preset(model["preset"])
+    size = str(model["preset"]).rpartition("-")[2]
     return OF_SIZE.get(size, size)
 
 

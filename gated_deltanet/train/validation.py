@@ -12,8 +12,7 @@ from torch import nn
 from gated_deltanet.data.corpus import Corpus
 from gated_deltanet.data.rows import IGNORE, Batch, Rows, order, take
 
-from .parallel import Place, total
-from .step import autocast, to_device
+from .parallel import Place, autocast, to_device, total
 
 
 class Validation(NamedTuple):
@@ -38,9 +37,9 @@ def validate(objective: nn.Module, rows: Rows, micro: int, *, dtype: torch.dtype
         with autocast(place.device, dtype):
             nats += objective(*to_device(batch, place.device))
     nats = float(total(nats, place))
-    loss = nats / rows.positions
+    loss = nats / (rows.n_learnt or 1)
     perplexity = math.exp(loss) if loss < 700 else math.inf
-    return Validation(loss, perplexity, nats / math.log(2) / int(rows.corpus.n_bytes.sum()))
+    return Validation(loss, perplexity, nats / math.log(2) / (int(rows.corpus.n_bytes.sum()) or 1))
 
 
 def share(rows: Rows, micro: int, place: Place) -> Iterator[Batch]:

@@ -1,11 +1,10 @@
-from gated_deltanet.bench import decode
-from gated_deltanet.bench.decode import Cell
+from gated_deltanet.bench.decode import Cell, measure
 from gated_deltanet.models import count, get_preset
 
 
 def test_memory_of_attention_grows_with_the_context_and_of_recurrence_does_not():
     cells = [Cell(preset, context) for preset in ("gdn-nano", "transformer-nano") for context in (16, 64)]
-    rows = decode.measure(cells, "float32", steps=3, rounds=1)
+    rows = measure(cells, "float32", steps=3, rounds=1)
     gdn, gdn_longer, transformer, transformer_longer = (row["session_bytes"] for row in rows)
     assert gdn == gdn_longer
     assert transformer_longer > 2 * transformer
@@ -15,6 +14,6 @@ def test_memory_of_attention_grows_with_the_context_and_of_recurrence_does_not()
 
 
 def test_session_holds_the_counted_state():
-    (row,) = decode.measure([Cell("gdn-nano", 16)], "bfloat16", steps=1, rounds=1)
+    (row,) = measure([Cell("gdn-nano", 16)], "bfloat16", steps=1, rounds=1)
     counted = count.state_bytes(get_preset("gdn-nano"))
     assert counted <= row["session_bytes"] < 1.2 * counted  # and what the head reads

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from gated_deltanet.bench import memory
+from gated_deltanet.plan import devices
 
 MEBIBYTE = 2**20
 linux = pytest.mark.skipif(platform.system() != "Linux", reason="Linux tells, others do not")
@@ -26,8 +27,8 @@ def test_peak_counts_what_is_freed_again():
 def test_peak_is_none_where_the_system_does_not_tell(monkeypatch, tmp_path):
     monkeypatch.setattr(memory, "CLEAR_REFS", Path("absent", "file"))
     assert memory.peak_bytes(lambda: None) is None
-    monkeypatch.setattr(memory, "MEMINFO", tmp_path / "absent")
-    assert memory.available_bytes() is None
+    monkeypatch.setattr(devices, "MEMINFO", tmp_path / "absent")
+    assert devices.available_bytes() is None
 
 
 @pytest.mark.skipif(memory.c_library() is None, reason="glibc only")

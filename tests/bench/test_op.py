@@ -1,12 +1,15 @@
 from contextlib import nullcontext
-from typing import cast
+from importlib import import_module
+from typing import Any, cast
 
 import pytest
 import torch
 
-from gated_deltanet import ops
-from gated_deltanet.bench import matmul, op, op_plan, peers, timing
-from gated_deltanet.bench.op_plan import Entry, Settings
+from gated_deltanet import matmul, ops
+from gated_deltanet.bench import cases, op_races, peers, timing
+from gated_deltanet.bench.op_races import Entry, Settings
+
+op: Any = import_module("gated_deltanet.bench.op")  # the module: its function has the same name
 
 TINY = Settings(lengths=(1, 5), dtypes=("float32",), heads=2, d_k=4, d_v=6, tables=("lengths",), seconds=0, quick=True)
 
@@ -44,19 +47,19 @@ def test_figures_are_of_useful_work():
 
 
 def test_backends_for_study_are_for_short_sequences_unless_named():
-    long = TINY._replace(lengths=(op_plan.SHORT + 1,))
-    for names in ({entry.who for entry in race.entries} for race in op_plan.plan(long)):
+    long = TINY._replace(lengths=(op_races.SHORT + 1,))
+    for names in ({entry.who for entry in race.entries} for race in op_races.races(long)):
         assert "chunkwise" in names
         assert not names & {"reference", "parallel"}
-    for race in op_plan.plan(long._replace(backends=("reference",))):
+    for race in op_races.races(long._replace(backends=("reference",))):
         assert [entry.who for entry in race.entries] == ["reference"]
 
 
 def test_every_table_has_its_comparison(monkeypatch):
     monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)  # the cores are taken by other tests
-    settings = TINY._replace(threads=2, backends=("chunkwise",), tables=op_plan.TABLES)
-    races = op_plan.plan(settings)
-    assert [*dict.fromkeys(race.table for race in races)] == list(op_plan.TABLES)
+    settings = TINY._replace(threads=2, backends=("chunkwise",), tables=op_races.TABLES)
+    races = op_races.races(settings)
+    assert [*dict.fromkeys(race.table for race in races)] == list(op_races.TABLES)
     assert {(e.H, e.d_k, e.d_v) for race in races for e in race.entries} >= {(16, 32, 32), (9, 200, 400)}
     rows = op.measure(settings._replace(tables=("threads", "growth")))
     assert [(row["threads"], "speedup" in row) for row in rows[:2]] == [(1, False), (2, True)]
@@ -80,9 +83,9 @@ def test_each_entry_has_its_threads_and_the_caller_gets_his_back():
 
 
 def test_default_run_is_what_the_documentation_says():
-    lengths = {race.entries[0].L for race in op_plan.plan(Settings(tables=("lengths",)))}
+    lengths = {race.entries[0].L for race in op_races.races(Settings(tables=("lengths",)))}
     assert lengths == {1, 64, 512, 2048, 4096, 16384}
-    assert {e.L for race in op_plan.plan(Settings(tables=("growth",))) for e in race.entries} == {2048, 16384}
+    assert {e.L for race in op_races.races(Settings(tables=("growth",))) for e in race.entries} == {2048, 16384}
 
 
 @pytest.mark.parametrize(
@@ -101,18 +104,18 @@ def test_default_run_is_what_the_documentation_says():
 )
 def test_wrong_setting_is_named(wrong, message):
     with pytest.raises(ValueError, match=message):
-        op_plan.check(TINY._replace(**wrong))
+        op_races.check(TINY._replace(**wrong))
 
 
 def test_unusable_backend_is_left_out_and_says_why_when_named(monkeypatch):
     monkeypatch.setattr(ops, "backends", lambda: {"gated_delta_rule": {"chunkwise": None, "cpp": "no compiler"}})
-    assert [race.entries[0].who for race in op_plan.plan(TINY._replace(lengths=(5,)))] == ["chunkwise"] * 2
+    assert [race.entries[0].who for race in op_races.races(TINY._replace(lengths=(5,)))] == ["chunkwise"] * 2
     with pytest.raises(ValueError, match="--backends has cpp, which cannot be used: no compiler"):
-        op_plan.check(TINY._replace(backends=("cpp",)))
+        op_races.check(TINY._replace(backends=("cpp",)))
 
 
 def test_what_would_not_fit_in_memory_is_left_out(monkeypatch):
-    monkeypatch.setattr(op.memory, "available_bytes", lambda: 2**30)
+    monkeypatch.setattr(op, "available_bytes", lambda: 2**30)
     entry = Entry("chunkwise", "forward", "float32", L=4096, H=2, d_k=4, d_v=6, threads=1)
     shorter = {**entry._replace(L=1024)._asdict(), "peak_bytes": 2**30}
     assert op.too_large(entry, [shorter]) == "needs some 4.0 GiB of memory"
@@ -152,7 +155,7 @@ def test_every_decoder_decodes(who):
     _, expected = ops.gated_delta_rule(**inputs, backend="reference")
     peer = who in peers.NEEDS and peers.load(installed_or_skip(who))
     call = peer.CALLS["step"](inputs) if peer else op.ours(who, "step", inputs)
-    states = [call() for _ in range(op.calls.RESET + op.STREAM)]
+    states = [call() for _ in range(cases.RESET + op.STREAM)]
     torch.testing.assert_close(states[-1], expected)  # once round, after starting anew
 
 

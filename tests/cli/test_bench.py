@@ -1,15 +1,19 @@
 import json
 import shlex
+from importlib import import_module
+from typing import Any
 
 import pytest
 import torch
 
-from gated_deltanet import cli
-from gated_deltanet.bench import accuracy, matmul, op, timing
+from gated_deltanet import cli, matmul
+from gated_deltanet.bench import timing
 from gated_deltanet.cli.bench import Accuracy
 from gated_deltanet.cli.bench_op import Op
-from gated_deltanet.cli.report import write_json
+from gated_deltanet.cli.output import write_document
 
+accuracy: Any = import_module("gated_deltanet.bench.accuracy")  # the modules: their functions have the same names
+op: Any = import_module("gated_deltanet.bench.op")
 OP = shlex.split("bench op --quick --seconds 0 --lengths 1 3 --heads 2 --d-k 4 --d-v 6 --dtypes float32")
 OP += ["--backends", "chunkwise"]
 
@@ -80,6 +84,7 @@ def test_op_says_what_was_left_out(capsys, monkeypatch):
     [
         (["--dtypes", "float17"], "--dtypes has float17, expected some of: float32, bfloat16"),
         (["--lengths", "0"], "--lengths has 0, expected at least 1"),
+        (["--out", "op.md"], "--out is op.md, expected a name that ends with .json"),
         (["--out", "no/such/folder/op.json"], "--out is no/such/folder/op.json, expected a file in a folder"),
     ],
 )
@@ -92,9 +97,9 @@ def test_op_refuses_before_it_measures(options, message, capsys):
 
 def test_document_is_written_whole_or_not_at_all(tmp_path):
     file = tmp_path / "a.json"
-    write_json(file, {"a": 1})
+    write_document(file, {"a": 1})
     with pytest.raises(TypeError):
-        write_json(file, {"a": object()})
+        write_document(file, {"a": object()})
     assert json.loads(file.read_text()) == {"a": 1}
     assert [*tmp_path.iterdir()] == [file]
 

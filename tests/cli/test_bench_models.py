@@ -1,14 +1,12 @@
 import json
 import shlex
-from importlib.util import find_spec
 
 import pytest
 
-from gated_deltanet import cli
-from gated_deltanet.bench import matmul
+from gated_deltanet import cli, matmul
 from gated_deltanet.cli.bench_decode import Decode
 from gated_deltanet.cli.bench_train import Train
-from gated_deltanet.cli.results import presets_of
+from gated_deltanet.models.presets import choose
 
 TRAIN = shlex.split("bench train gdn transformer-nano --size nano --shapes 32x2 --rounds 1")
 DECODE = shlex.split("bench decode gdn transformer-nano --size nano --context 16 --steps 2 --rounds 1")
@@ -25,21 +23,11 @@ def test_table_is_printed_and_the_folder_filled(command, name, column, tmp_path,
     assert cli.main([*command, "--out", str(out)]) is None
     printed = capsys.readouterr().out
     assert all(word in printed for word in ("gdn-nano", "transformer-nano", column))
-    expected = {f"{name}.json", f"{name}.md"} | ({f"{name}.png"} if find_spec("matplotlib") else set())
-    assert {file.name for file in out.iterdir()} == expected
+    assert {file.name for file in out.iterdir()} == {f"{name}.json", f"{name}.md", f"{name}.png"}
     document = json.loads((out / f"{name}.json").read_text())
     assert document["machine"]["cpu"]
     assert len(document["rows"]) == 2
     assert "| gdn-nano |" in (out / f"{name}.md").read_text()
-
-
-@pytest.mark.parametrize("command", [TRAIN, DECODE])
-def test_without_matplotlib_there_is_no_picture_and_it_is_said(command, tmp_path, capsys, monkeypatch):
-    for module in ("results", "bench_train", "bench_decode"):
-        monkeypatch.setattr(f"gated_deltanet.cli.{module}.find_spec", lambda name: None)
-    assert cli.main([*command, "--out", str(tmp_path)]) is None
-    assert "pip install matplotlib" in capsys.readouterr().err
-    assert not [*tmp_path.glob("*.png")]
 
 
 @pytest.mark.parametrize("command", [TRAIN, DECODE])
@@ -78,8 +66,8 @@ def test_wrong_option_is_named_before_anything_is_measured(command, message, cap
 
 
 def test_without_names_the_papers_ten_are_measured():
-    assert len(presets_of((), "tiny")) == 10
-    assert {"retnet-tiny", "gdn-h2-tiny", "transformer-tiny"} < set(presets_of((), "tiny"))
+    assert len(choose((), "tiny")) == 10
+    assert {"retnet-tiny", "gdn-h2-tiny", "transformer-tiny"} < set(choose((), "tiny"))
 
 
 @pytest.mark.parametrize("verb", [Train, Decode])

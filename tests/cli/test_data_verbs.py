@@ -3,7 +3,7 @@ import json
 import pytest
 
 from gated_deltanet import cli
-from gated_deltanet.data.prepared import open_corpus
+from gated_deltanet.data.shards import open_corpus
 
 
 @pytest.fixture
@@ -48,6 +48,7 @@ def test_tables_tell_counts_and_what_was_skipped(texts, tmp_path, capsys):
     [
         (["tokenizer", "train", "absent.txt", "--out", "t.json"], "absent.txt names no file to read"),
         (["tokenizer", "train", "stdlib", "--out", "absent/t.json"], "expected a file in a folder that exists"),
+        (["tokenizer", "train", "stdlib", "--out", "t"], "--out is t, expected a name that ends with .json"),
         (["data", "prepare", "absent.txt", "--out", "out"], "absent.txt names no file to read"),
         (["data", "check", "absent"], "no manifest.json in absent"),
     ],

@@ -1,4 +1,5 @@
 import json
+import re
 from importlib.metadata import requires
 
 import pytest
@@ -54,6 +55,13 @@ def test_extras_are_those_of_the_package():
     requirements = [line.replace("'", '"') for line in requires("gated-deltanet") or []]
     for package, extra in machine.EXTRA_OF.items():
         assert any(line.startswith(package) and f'extra == "{extra}"' in line for line in requirements)
+
+
+def test_every_optional_package_is_listed():
+    """Of the extras for users: what tests and development need is not optional to anybody else."""
+    lines = [line.replace("'", '"') for line in requires("gated-deltanet") or [] if "extra ==" in line]
+    optional = [line for line in lines if not line.endswith(('"test"', '"dev"')) and "gated-deltanet[" not in line]
+    assert {re.split(r"[^\w-]", line)[0] for line in optional} == set(machine.EXTRA_OF)
 
 
 def test_absent_package_has_no_version():

@@ -13,6 +13,7 @@ from gated_deltanet.data.tokenizer import byte_tokenizer
     [
         (["--suite", "comonsense"], "expected perhaps commonsense"),
         (["--limit", "0"], "--limit is 0"),
+        (["--steps", "0"], "--steps is 0"),
         (["--max-length", "1"], "--max-length is 1"),
         (["--data-dir", "nowhere"], "--data-dir is nowhere"),
         (["--out", "pyproject.toml"], "--out is pyproject.toml"),
@@ -40,7 +41,8 @@ def test_several_suites_go_on_without_the_one_that_fails(tmp_path, capsys):
 
 
 def test_without_lm_eval_the_extra_is_named(monkeypatch, capsys):
-    monkeypatch.setattr("gated_deltanet.cli.suites.commonsense.find_spec", lambda name: None)
+    monkeypatch.setattr("gated_deltanet.cli.eval.find_spec", lambda name: None)
+    monkeypatch.setattr("gated_deltanet.data.reach.reachable", lambda: True)
     assert cli.main(["eval", "runs/none"]) == 2
     assert "pip install 'gated-deltanet[eval]'" in capsys.readouterr().err
 

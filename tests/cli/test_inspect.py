@@ -3,7 +3,6 @@ import io
 import json
 import re
 import sys
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -91,14 +90,19 @@ def test_model_without_gates_has_a_page_with_its_surprise(tmp_path):
     assert data["surprise"][1] > 0
 
 
-@pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is not installed")
 @pytest.mark.parametrize(
     ("preset", "text"), [("gdn-h2-nano", "a text $x$"), ("transformer-nano", "abc"), ("gdn-nano", "a")]
 )
-def test_png_is_drawn(preset, text, tmp_path):
+def test_a_picture_is_drawn(preset, text, tmp_path):
     checkpoint = saved(preset, tmp_path / "model")
     assert cli.main(["inspect", checkpoint, "--text", text, "--png", str(tmp_path / "maps.png")]) is None
     assert (tmp_path / "maps.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("ending", "begins"), [("SVG", b"<?xml"), ("pdf", b"%PDF")])
+def test_the_name_of_a_picture_says_what_it_is(ending, begins, checkpoint, tmp_path):
+    assert cli.main(["inspect", checkpoint, "--text", "ab", "--png", str(tmp_path / f"maps.{ending}")]) is None
+    assert (tmp_path / f"maps.{ending}").read_bytes().startswith(begins)
     assert not (tmp_path / "inspect.html").exists()
 
 
@@ -114,6 +118,11 @@ def test_png_is_drawn(preset, text, tmp_path):
         (["{model}", "--file", "{model}/model.safetensors"], "is not a text in UTF-8"),
         (["{model}", "--text", "a", "--out", "{no}/page.html"], "--out is"),
         (["{model}", "--text", "a", "--png", "{no}/maps.png"], "--png is"),
+        (
+            ["{no}", "--text", "a", "--png", "maps.xyz"],
+            "--png is maps.xyz, expected a name that ends with .png or .svg",
+        ),
+        (["{no}", "--text", "a", "--out", "maps.png"], "--out is maps.png, expected a name that ends with .html"),
     ],
 )
 def test_what_the_user_can_mend_is_said_in_one_line(args, message, checkpoint, tmp_path, capsys):

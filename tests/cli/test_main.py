@@ -10,7 +10,8 @@ import pytest
 
 from gated_deltanet import cli
 from gated_deltanet.cli.doctor import Doctor
-from gated_deltanet.cli.report import finite, print_json, print_table
+from gated_deltanet.cli.output import print_json, print_table
+from gated_deltanet.files import finite
 
 MANY_LINES = 100_000  # more than a pipe holds
 

@@ -3,8 +3,7 @@ import shlex
 
 import pytest
 
-from gated_deltanet import cli
-from gated_deltanet.bench import matmul, timing
+from gated_deltanet import cli, matmul
 from gated_deltanet.cli.plan import Plan
 
 
@@ -22,7 +21,6 @@ def test_plan_prints_a_table_or_json(capsys):
 
 def test_plan_for_this_machine_is_compared_with_a_step(capsys, monkeypatch):
     monkeypatch.setattr(matmul, "SIZE", 64)
-    monkeypatch.setattr(timing, "PAUSE", 0)
     cli.main(shlex.split("plan gdn-nano --here --measure --length 64 --batch-tokens 256 --tokens 1K"))
     out = capsys.readouterr().out
     assert all(word in out for word in ("this machine", "measured", "predicted", "GFLOP/s"))

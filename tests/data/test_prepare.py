@@ -13,12 +13,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gated_deltanet.data import bpe, tokenizer
-from gated_deltanet.data.encoded import dtype_for, is_valid, joined
-from gated_deltanet.data.memory import tokenise
+from gated_deltanet.data import tokenizer
+from gated_deltanet.data.corpus import dtype_for, is_valid, joined, tokenise
 from gated_deltanet.data.prepare import prepare
-from gated_deltanet.data.prepared import open_corpus, read_manifest
 from gated_deltanet.data.rows import Rows, take
+from gated_deltanet.data.shards import open_corpus, read_manifest
 
 BYTES = tokenizer.byte_tokenizer()
 TEXTS = [f"document {i} " * (i % 7 + 1) for i in range(200)]
@@ -65,7 +64,7 @@ def test_manifest_tells_sources_skipped_and_versions(source, tmp_path):
 
 @pytest.mark.parametrize("made", ["bytes", "bpe"])
 def test_files_are_the_same_for_any_number_of_workers(made, source, tmp_path):
-    used = BYTES if made == "bytes" else bpe.train(TEXTS, 300)
+    used = BYTES if made == "bytes" else tokenizer.train_bpe(TEXTS, 300)
     for workers in (1, 2):
         prepare(source, used, tmp_path / str(workers), shard_bytes=1000, workers=workers)
     assert content(tmp_path / "1") == content(tmp_path / "2")
@@ -80,15 +79,16 @@ def test_progress_reaches_the_whole(source, tmp_path):
 
 KILLED = """
 import time
-from gated_deltanet.data import shards, tokenizer
+from gated_deltanet import files
+from gated_deltanet.data import tokenizer
 from gated_deltanet.data.prepare import prepare
-write = shards.write_whole
-def slow(file, content):
+write = files.write
+def slow(file, make):
     if file.suffix == ".safetensors":
         time.sleep(0.02)
-        file.with_name(f".0.{file.name}").write_bytes(content[:50])
-    write(file, content)
-shards.write_whole = slow
+        file.with_name(f".0.{file.name}").write_bytes(b"half a shard")
+    write(file, make)
+files.write = slow
 prepare("%s", tokenizer.byte_tokenizer(), "%s", valid=0.2, shard_bytes=1000)
 """
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gated_deltanet.data import tokenizer
-from gated_deltanet.data.memory import from_texts, tokenise
+from gated_deltanet.data.corpus import from_texts, tokenise
 from gated_deltanet.data.rows import IGNORE, Rows, batches, cuts, n_targets, take
 
 BYTES = tokenizer.byte_tokenizer()

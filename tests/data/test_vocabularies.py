@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gated_deltanet.data import bpe, mistral, tokenizer
+from gated_deltanet.data import tokenizer
 from gated_deltanet.data.sources import documents
 
 SAMPLE = [each.text for each in documents(f"{Path(os.__file__).parent}/json")]
-BPE = bpe.train(SAMPLE, 600)
+BPE = tokenizer.train_bpe(SAMPLE, 600)
 BYTES = tokenizer.byte_tokenizer()
 
 
@@ -38,19 +38,19 @@ def test_bpe_is_as_large_as_asked_and_shorter_than_bytes():
 
 
 def test_bpe_is_the_same_in_every_process():
-    code = "from gated_deltanet.data import bpe, tokenizer; from gated_deltanet.data.sources import documents\n"
+    code = "from gated_deltanet.data import tokenizer; from gated_deltanet.data.sources import documents\n"
     code += f"texts = [each.text for each in documents({str(Path(os.__file__).parent / 'json')!r})]\n"
-    code += "print(tokenizer.fingerprint(bpe.train(iter(texts), 600)))"
+    code += "print(tokenizer.fingerprint(tokenizer.train_bpe(iter(texts), 600)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == tokenizer.fingerprint(BPE)
 
 
 def test_bpe_of_little_text_is_smaller_and_still_whole():
-    small = bpe.train(["ab ab"], 8192)
+    small = tokenizer.train_bpe(["ab ab"], 8192)
     assert 257 <= tokenizer.vocab_size(small) < 300
     assert small.decode(small.encode("Größe").ids) == "Größe"
     with pytest.raises(ValueError, match="vocab_size is 256, expected 257 or more"):
-        bpe.train(["ab"], 256)
+        tokenizer.train_bpe(["ab"], 256)
 
 
 def test_tokenizer_is_got_by_name_file_and_folder(tmp_path):
@@ -67,6 +67,7 @@ def test_unknown_name_tells_what_there_is(monkeypatch):
     def offline(name):
         raise OSError("no network")
 
+    monkeypatch.setattr("gated_deltanet.data.reach.reachable", lambda: True)
     monkeypatch.setattr(tokenizer, "Tokenizer", type("Tokenizer", (), {"from_pretrained": offline}))
     with pytest.raises(ValueError, match=r"tokenizer is 'byte', expected \"bytes\", \"mistral\".*: no network"):
         tokenizer.get("byte")
@@ -79,7 +80,7 @@ def test_tokenizer_without_end_of_text_is_an_error():
 
 
 def test_mistral_names_the_extra_it_needs(monkeypatch):
-    monkeypatch.setattr(mistral, "find_spec", lambda name: None)
+    monkeypatch.setattr(tokenizer, "find_spec", lambda name: None)
     with pytest.raises(
         ModuleNotFoundError, match=r"mistral needs mistral-common: pip install 'gated-deltanet\[data\]'"
     ):
@@ -111,7 +112,7 @@ def test_mistral_encodes_as_its_own_encoder():
     pytest.importorskip("sentencepiece", reason="sentencepiece, which mistral-common's encoder needs, is not installed")
     from mistral_common.tokens.tokenizers import sentencepiece  # pyright: ignore[reportMissingImports]
 
-    theirs = sentencepiece.SentencePieceTokenizer(mistral.model_file())
+    theirs = sentencepiece.SentencePieceTokenizer(tokenizer.model_file())
     ours = tokenizer.get("mistral")
     assert (tokenizer.vocab_size(ours), tokenizer.end_of_text(ours)) == (32_000, 2)
     texts = [*STRANGE, *SAMPLE, *(line for text in SAMPLE for line in text.splitlines()), *random_texts()]

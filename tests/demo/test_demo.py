@@ -2,10 +2,9 @@ import json
 
 import pytest
 
-from gated_deltanet import cli
+from gated_deltanet import cli, load
 from gated_deltanet.demo import job
 from gated_deltanet.demo.page import page
-from gated_deltanet.models import load
 from gated_deltanet.train.recipes import resolve
 
 

@@ -8,10 +8,9 @@ import torch
 
 from gated_deltanet import CausalLM, cli, get_preset, save
 from gated_deltanet.data.tokenizer import byte_tokenizer
-from gated_deltanet.eval import corpora
-from gated_deltanet.eval.answers import answered, kept
-from gated_deltanet.eval.extrapolation import by_bucket, curve
-from gated_deltanet.eval.readers import losses
+from gated_deltanet.eval.extrapolation import by_bucket, curve, find_files, texts
+from gated_deltanet.eval.model import losses
+from gated_deltanet.result import answer_each, read_answers
 
 TURNS = [{"speaker": "Ann", "content": "Hello."}, {"speaker": "Sue", "content": "Bye."}]
 PROMPT = "You are given a story.\n\nStory: Once upon a time.\n\nNow, answer the question based on the story: who?"
@@ -60,25 +59,25 @@ def test_a_curve_ends_where_documents_do_and_its_error_is_of_documents():
 
 
 def test_corpora_are_read_the_longest_document_first(data):
-    assert corpora.texts("GovReport", data, None) == ["a longer report", "short"]
-    assert corpora.texts("GovReport", data, 1) == ["a longer report"]
-    assert corpora.texts("QMSum", data, None) == ["Ann: Hello.\nSue: Bye."]
-    assert corpora.texts("NarrativeQA", data, None) == ["Once upon a time."]
-    assert corpora.texts("PG19", data, None) == ["It was night. " * 9]
+    assert texts("GovReport", data, None) == ["a longer report", "short"]
+    assert texts("GovReport", data, 1) == ["a longer report"]
+    assert texts("QMSum", data, None) == ["Ann: Hello.\nSue: Bye."]
+    assert texts("NarrativeQA", data, None) == ["Once upon a time."]
+    assert texts("PG19", data, None) == ["It was night. " * 9]
     with pytest.raises(ValueError, match="row 1: text is missing"):
-        corpora.texts("Qasper", data, None)
+        texts("Qasper", data, None)
     with pytest.raises(ValueError, match="no document in"):
-        corpora.texts("CodeParrot", data, None)
+        texts("CodeParrot", data, None)
 
 
 def test_answers_are_kept_and_a_line_cut_short_is_made_again(tmp_path):
     file, asked = tmp_path / "answers.jsonl", []
     answer = lambda keys: asked.extend(keys) or [key.upper() for key in keys]  # noqa: E731
-    assert list(answered("ab", answer, file)) == ["A", "B"]
+    assert list(answer_each("ab", answer, file)) == ["A", "B"]
     file.write_text(file.read_text()[:-3])
-    assert list(answered("abc", answer, file, at_once=2)) == ["A", "B", "C"]
+    assert list(answer_each("abc", answer, file, at_once=2)) == ["A", "B", "C"]
     assert asked == ["a", "b", "b", "c"]
-    assert list(kept(file).values()) == ["A", "B", "C"]
+    assert list(read_answers(file).values()) == ["A", "B", "C"]
 
 
 def test_the_command_draws_what_there_is_and_names_what_there_is_not(data, tmp_path, capsys):
@@ -92,3 +91,11 @@ def test_the_command_draws_what_there_is_and_names_what_there_is_not(data, tmp_p
     assert document["corpora"]["PG19"]["points"][0]["tokens"] == 50
     assert (out / "extrapolation.png").stat().st_size > 1000
     assert "Gated DeltaNet-H1 1.3B (paper)" in (out / "extrapolation.md").read_text()
+
+
+def test_a_corpus_is_read_under_any_name_and_what_is_not_is_told(tmp_path):
+    (tmp_path / "qasper").mkdir()
+    (tmp_path / "qasper" / "all.jsonl").write_text('{"text": "A paper."}\n')
+    (tmp_path / "qasper" / "asked.jsonl").write_text('{"question": "Why?"}\n')
+    assert texts("Qasper", tmp_path, None) == ["A paper."]
+    assert find_files("Qasper", tmp_path).left_out == {"asked.jsonl": "row 1: text is missing"}

@@ -7,7 +7,7 @@ from tiny_models import BYTES, ours, write
 from tiny_sets import write_sets
 
 from gated_deltanet import cli, save
-from gated_deltanet.eval.sets import COMMONSENSE
+from gated_deltanet.eval.commonsense import SETS as COMMONSENSE
 
 pytest.importorskip("lm_eval", reason="lm-eval is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs
@@ -16,11 +16,9 @@ from lm_eval import simple_evaluate  # pyright: ignore[reportMissingImports]  # 
 from lm_eval.api.instance import Instance  # pyright: ignore[reportMissingImports]  # noqa: E402
 from lm_eval.models.huggingface import HFLM  # pyright: ignore[reportMissingImports]  # noqa: E402
 
-from gated_deltanet.eval import tasks  # noqa: E402
-from gated_deltanet.eval.checkpoints import is_ours  # noqa: E402
-from gated_deltanet.eval.harness import Harness, sampling_of  # noqa: E402
-from gated_deltanet.eval.language_model import open_model  # noqa: E402
-from gated_deltanet.eval.remembering import Remembering  # noqa: E402
+from gated_deltanet.eval import lm_eval_tasks  # noqa: E402
+from gated_deltanet.eval.checkpoint import is_ours, open_model  # noqa: E402
+from gated_deltanet.eval.harness import AnswersKept, Harness, lm_eval_model, sampling_of  # noqa: E402
 from gated_deltanet.interop.huggingface import to_fast_tokenizer, to_huggingface  # noqa: E402
 
 ARCHITECTURES = ("gdn", "gdn-h1", "mamba2", "transformer")
@@ -45,11 +43,16 @@ def folders(tmp_path_factory):
 
 def evaluate(model, folder) -> tuple[dict, dict]:
     """By lm-eval, without anything of ours but the rows: of every task its answers, request by request, and scores."""
-    loaded = {name: tasks.on_files(name, data, folder, None)[0] for name, data in COMMONSENSE.items()}
-    run = {"tasks": list(loaded.values()), "num_fewshot": 0, "bootstrap_iters": 0, "task_manager": tasks.tasks()}
+    loaded = {name: lm_eval_tasks.on_files(name, data, folder, None)[0] for name, data in COMMONSENSE.items()}
+    run = {
+        "tasks": list(loaded.values()),
+        "num_fewshot": 0,
+        "bootstrap_iters": 0,
+        "task_manager": lm_eval_tasks.tasks(),
+    }
     results = simple_evaluate(model, **run)["results"]  # pyright: ignore
     answers = {name: [request.resps[0] for request in task.instances] for name, task in loaded.items()}
-    return answers, {name: tasks.numbers(results[name])["scores"] for name in loaded}
+    return answers, {name: lm_eval_tasks.numbers(results[name])["scores"] for name in loaded}
 
 
 def check_answers(found, expected) -> None:
@@ -63,7 +66,7 @@ def check_answers(found, expected) -> None:
 def test_every_task_scores_as_lm_evals_own_path(architecture, folders, data, tmp_path):
     to_huggingface(ours(architecture), BYTES).save_pretrained(tmp_path)
     to_fast_tokenizer(BYTES).save_pretrained(tmp_path)
-    model = open_model(str(folders[architecture]), max_length=LENGTH, share=True)
+    model = lm_eval_model(open_model(str(folders[architecture])), max_length=LENGTH)
     assert isinstance(model, Harness)
     theirs = HFLM(pretrained=str(tmp_path), batch_size=3, max_length=LENGTH, device="cpu")
     check_answers(evaluate(model, data)[0], evaluate(theirs, data)[0])
@@ -74,7 +77,7 @@ def test_other_models_have_lm_evals_own_scores(architecture, data, tmp_path, cap
     folder = write(architecture, tmp_path)
     theirs = HFLM(pretrained=folder, batch_size=1, max_length=LENGTH, device="cpu")
     answers, scores = evaluate(theirs, data)
-    check_answers(evaluate(open_model(folder, max_length=LENGTH, share=True), data)[0], answers)
+    check_answers(evaluate(lm_eval_model(open_model(folder), max_length=LENGTH), data)[0], answers)
     assert cli.main(["eval", folder, "--data-dir", str(data), "--max-length", str(LENGTH), "--json"]) is None
     sets = json.loads(capsys.readouterr().out)["sets"]
     assert set(sets) == set(COMMONSENSE)
@@ -85,7 +88,7 @@ def test_other_models_have_lm_evals_own_scores(architecture, data, tmp_path, cap
 def test_generation_is_lm_evals_own(folders):
     folder = str(folders["gdn-h1"])
     ours, theirs = (
-        open_model(folder, max_length=LENGTH, share=True),
+        lm_eval_model(open_model(folder), max_length=LENGTH),
         HFLM(folder, max_length=LENGTH, device="cpu"),
     )
     settings = [{"until": ["e"], "max_gen_toks": 9}, {"until": "\n", "max_gen_toks": 12, "do_sample": False}]
@@ -98,8 +101,23 @@ def test_generation_is_lm_evals_own(folders):
     assert ours.generate_until(requests) == theirs.generate_until(requests)
 
 
+@pytest.mark.parametrize("architecture", ["gpt2", "llama"])
+def test_other_models_complete_as_in_lm_evals_own_path(architecture, tmp_path):
+    """Several lengths at once, with stop strings and without."""
+    model = open_model(write(architecture, tmp_path))
+    theirs = HFLM(str(tmp_path), max_length=LENGTH, device="cpu", batch_size=1)
+    prompts = ["def main(", "a longer prompt, " * 2, "x", "def name("]
+    for stop in ((), ("e", "q")):
+        settings = {"until": list(stop), "max_gen_toks": 20, "do_sample": False}
+        requests = [
+            Instance(request_type="generate_until", doc={}, arguments=(prompt, settings), idx=0) for prompt in prompts
+        ]
+        rows = [model.encode_prompt(prompt) for prompt in prompts]
+        assert model.complete(rows, 20, stop) == theirs.generate_until(requests)
+
+
 def test_every_text_begins_with_the_end_of_text(folders):
-    model = open_model(str(folders["gdn"]), max_length=None, share=True)
+    model = lm_eval_model(open_model(str(folders["gdn"])), max_length=None)
     assert isinstance(model, Harness)
     assert model.tok_encode("ab") == [256, 97, 98]
     assert model._encode_pair("a", " b") == ([256, 97], [32, 98])
@@ -141,11 +159,11 @@ def test_a_killed_evaluation_has_kept_what_was_finished(task, left, folders, dat
             raise KeyboardInterrupt
 
     monkeypatch.setattr(harness, "TEXTS", 1)
-    model = open_model(str(folders["gdn"]), max_length=None, share=True)
+    model = lm_eval_model(open_model(str(folders["gdn"])), max_length=None)
 
     def evaluate():
-        remembering = Remembering(model, tmp_path / "answers.jsonl")
-        tasks.evaluate(remembering, task, COMMONSENSE[task], data, limit=None)
+        keeping = AnswersKept(model, tmp_path / "answers.jsonl")
+        lm_eval_tasks.evaluate(keeping, task, COMMONSENSE[task], data, limit=None)
 
     monkeypatch.setattr(harness, "score", breaks)
     with pytest.raises(KeyboardInterrupt):
@@ -158,6 +176,6 @@ def test_a_killed_evaluation_has_kept_what_was_finished(task, left, folders, dat
 def test_other_checkpoints_are_lm_evals(folders, tmp_path, data):
     assert not is_ours(write("gpt2", tmp_path))
     assert is_ours(str(folders["gdn"]))
-    model = open_model(str(tmp_path), max_length=None, share=True)
-    found = tasks.evaluate(model, "piqa", COMMONSENSE["piqa"], data, limit=2)
+    model = lm_eval_model(open_model(str(tmp_path)), max_length=None)
+    found = lm_eval_tasks.evaluate(model, "piqa", COMMONSENSE["piqa"], data, limit=2)
     assert (found["rows"], found["rows_held"]) == (2, 3)

@@ -11,11 +11,23 @@ from tiny_sets import NEWS_ROWS, write_longbench, write_rows
 
 from gated_deltanet import CausalLM, cli, get_preset, save
 from gated_deltanet.data.tokenizer import byte_tokenizer
-from gated_deltanet.eval import longbench
-from gated_deltanet.eval.columns import summary
-from gated_deltanet.eval.longbench_metrics import classification, code_similarity, common_words, qa_f1, rouge_l
-from gated_deltanet.eval.longbench_sets import MINI, TASKS, local_rows, prompt, score
+from gated_deltanet.eval import prompting
+from gated_deltanet.eval.longbench import (
+    LAYOUT,
+    MINI,
+    TASKS,
+    classification,
+    code_similarity,
+    common_words,
+    local_rows,
+    prompt,
+    qa_f1,
+    result,
+    rouge_l,
+    score,
+)
 from gated_deltanet.eval.paper import TABLE_5
+from gated_deltanet.eval.paper_table import mean_score, measure
 
 needs_lm_eval = pytest.mark.skipif(find_spec("lm_eval") is None, reason="lm-eval is not installed")
 
@@ -131,6 +143,10 @@ def test_longbenchs_own_file_comes_first(tmp_path):
     (tmp_path / "longbench").mkdir()
     (tmp_path / "longbench" / "lcc.jsonl").write_text(json.dumps({"input": "", "context": "x", "answers": ["y"]}))
     assert local_rows("lcc", tmp_path)[0] == "longbench/lcc.jsonl"
+    (tmp_path / "longbench" / "lcc.jsonl").rename(tmp_path / "longbench" / "lcc_e.jsonl")
+    assert local_rows("lcc", tmp_path)[0] == MINI
+    (tmp_path / "longbench" / "lcc_e.jsonl").rename(tmp_path / "longbench" / "lcc-test.jsonl")
+    assert local_rows("lcc", tmp_path)[0] == "longbench/lcc-test.jsonl"
 
 
 @pytest.mark.parametrize(
@@ -152,28 +168,28 @@ def test_a_row_that_cannot_be_asked_is_an_error(tmp_path, name, row, message):
 
 def found(name: str) -> dict[str, Any]:
     values = [0.5, 0.25] if TASKS[name].group == "Code" else [1.0, 0.0]
-    return {**summary(TASKS[name].metric, values), "rows": 2, "rows_held": 9, "cut": 1, "as_in_the_paper": False}
+    return {**mean_score(TASKS[name].metric, values), "rows": 2, "rows_held": 9, "cut": 1, "as_in_the_paper": False}
 
 
 def test_the_table_is_the_papers_with_means_of_groups():
-    document: dict[str, Any] = longbench.run(found) | {"length": 4096}
-    _, heads, cells = longbench.table(document, "ours")
+    made = result(measure(LAYOUT, TASKS, found) | {"length": 4096}, "ours")
+    _, heads, cells = made.table
     assert heads[1:5] == ["NQA", "QQA", "MFQ", "Single-Doc QA"]
     assert heads[-4:] == ["LCC", "RBP", "Code", "Avg"]
     assert cells[0][-4:] == ["37.5", "37.5", "37.5", "48.2"]  # (12 × 50 + 2 × 37.5) / 14
     assert cells[2][-4:] == ["2", "2", "4", "28"]
     paper = dict(zip(heads, cells[-1], strict=True))
     assert (paper["NQA"], paper["Single-Doc QA"], paper["Avg"]) == ("12.7", "17.6", "18.4")
-    assert all(len(row) == len(heads) for row in [*cells, *longbench.table(document, "x")[2]])
-    assert "lcc 2 of 500" in "\n".join(longbench.notes(document))
-    assert "(14 of 28)" in "\n".join(longbench.notes(document))
+    assert all(len(row) == len(heads) for row in cells)
+    assert "lcc 2 of 500" in "\n".join(made.notes)
+    assert "(14 of 28)" in "\n".join(made.notes)
 
 
 def test_a_task_that_is_missing_leaves_its_group_without_a_mean(tmp_path):
     def evaluate(name):
         return found(name) if name != "lcc" else local_rows(name, tmp_path)
 
-    document: dict[str, Any] = longbench.run(evaluate) | {"length": 4096}
+    document: dict[str, Any] = measure(LAYOUT, TASKS, evaluate)
     places = f"longbench/lcc.jsonl or longbench_mini/lcc_full.jsonl.gz or {MINI}"
     assert document["left_out"] == {"lcc": f"no {places} in {tmp_path}"}
     assert document["row"]["Code"] is document["row"]["Avg"] is document["row"]["LCC"] is None
@@ -194,16 +210,14 @@ def model(tmp_path_factory):
 @needs_lm_eval
 @pytest.mark.filterwarnings("ignore")
 def test_the_command_fills_a_folder_cuts_middles_and_goes_on(model, tmp_path, capsys, monkeypatch):
-    from gated_deltanet.eval import speaker
-
     write_longbench(tmp_path)
-    asked, speak, out = [], speaker.speak, tmp_path / "out"
+    asked, complete, out = [], prompting.complete, tmp_path / "out"
 
-    def shorter(s, some, settings):
+    def shorter(model, some, max_tokens, stop):
         asked.extend(some)
-        return speak(s, some, settings | {"max_gen_toks": 3})
+        return complete(model, some, 3, stop)
 
-    monkeypatch.setattr(speaker, "speak", shorter)
+    monkeypatch.setattr(prompting, "complete", shorter)
     command = ["eval", str(model), "--suite", "longbench", "--data-dir", str(tmp_path), "--out", str(out)]
     command += ["--max-length", "192"]
     assert cli.main(command) is None
@@ -218,7 +232,7 @@ def test_the_command_fills_a_folder_cuts_middles_and_goes_on(model, tmp_path, ca
     assert longest.endswith("word Answer:")
     assert len(longest) == 192 - 1 - 32
     assert "| Gated DeltaNet-H2 1.3B (paper) | 12.7 |" in (out / "longbench.md").read_text()
-    monkeypatch.setattr(speaker, "speak", None)  # nothing is left to say
+    monkeypatch.setattr(prompting, "complete", None)  # nothing is left to complete
     assert cli.main(command) is None
     assert json.loads((out / "longbench.json").read_text())["row"] == first["row"]
 
@@ -226,12 +240,12 @@ def test_the_command_fills_a_folder_cuts_middles_and_goes_on(model, tmp_path, ca
 @needs_lm_eval
 @pytest.mark.parametrize("name", TASKS)
 def test_lm_eval_says_how_each_task_is_asked(name):
-    from gated_deltanet.eval.speaker import recipe
+    from gated_deltanet.eval.lm_eval_tasks import recipe
 
     found = recipe(f"longbench_{name}")
     assert (found.dataset, found.name, found.split) == ("Xnhyacinth/LongBench", name, "test")
-    assert found.settings["max_gen_toks"] in (32, 64, 128, 512)
-    assert not found.settings["do_sample"]
+    assert found.sampling.max_tokens in (32, 64, 128, 512)
+    assert found.sampling.temperature == 0
     filled = found.fill({"context": "CONTEXT", "question": "QUESTION", "answers": ["x"]})
     assert "CONTEXT" in filled
 
@@ -239,15 +253,14 @@ def test_lm_eval_says_how_each_task_is_asked(name):
 @needs_lm_eval
 @pytest.mark.filterwarnings("ignore")
 def test_without_a_folder_the_rows_are_the_hubs(model, monkeypatch, capsys):
-    from gated_deltanet.eval import speaker
-
     def load(dataset, name, split):
         if name != "lcc":
             raise ConnectionError("cannot reach the hub")
         return NEWS_ROWS[:1]
 
-    monkeypatch.setattr(speaker, "load_dataset", load)
-    monkeypatch.setattr(speaker, "speak", lambda s, some, settings: ["Old news." for _ in some])
+    monkeypatch.setattr("gated_deltanet.data.reach.reachable", lambda: True)
+    monkeypatch.setattr("gated_deltanet.data.hub.load_dataset", load)
+    monkeypatch.setattr(prompting, "complete", lambda model, some, *how: ["Old news." for _ in some])
     assert cli.main(["eval", str(model), "--suite", "longbench", "--json"]) is None
     document = json.loads(capsys.readouterr().out)
     assert document["sets"]["lcc"]["scores"] == {"code_similarity": 1}

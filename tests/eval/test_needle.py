@@ -13,7 +13,7 @@ HAY = "It was night. Was it dark? It was! And so on, for 3.5 hours."
 
 
 def question(task: str, length: int, number: int):
-    return ask(TASKS[task], length, number, sentences(HAY, encode), WORDS, encode, begin=256)
+    return ask(TASKS[task], length, number, sentences(HAY, encode), WORDS, encode, first_token=256)
 
 
 def encode(text: str) -> list[int]:
@@ -86,7 +86,7 @@ def test_the_command_leaves_out_what_needs_essays_and_goes_on_from_kept_answers(
     assert [(cell["task"], cell["rows"]) for cell in first["cells"]] == [("S-NIAH-1", 2)]
     assert (out / "needle.png").stat().st_size > 1000
     assert "Gated DeltaNet 1.3B (paper)" in (out / "needle.md").read_text()
-    monkeypatch.setattr("gated_deltanet.eval.readers.generate", None)
+    monkeypatch.setattr("gated_deltanet.eval.model.generate", None)
     assert cli.main([*command, "--out", str(out)]) is None
     assert json.loads((out / "needle.json").read_text())["cells"] == first["cells"]
 

@@ -1,4 +1,4 @@
-"""Table 4. What needs lm-eval is skipped without it: only the model does."""
+"""Table 4. What needs `datasets` is skipped without it: the hub's sets."""
 
 import gzip
 import json
@@ -11,16 +11,18 @@ from tiny_sets import QUESTIONS, RECALL_ROWS, write_recall
 
 from gated_deltanet import CausalLM, cli, get_preset, save
 from gated_deltanet.data.tokenizer import byte_tokenizer
-from gated_deltanet.eval import recall
-from gated_deltanet.eval.columns import summary, value
-from gated_deltanet.eval.cutting import Codec, around, middle_out
+from gated_deltanet.eval import prompting
+from gated_deltanet.eval.data_sets import read_rows
+from gated_deltanet.eval.model import OurModel
 from gated_deltanet.eval.paper import TABLE_4
-from gated_deltanet.eval.recall_sets import RECALL, cloze, completed, contains, keyed, prompt
-from gated_deltanet.eval.sets import read_rows
+from gated_deltanet.eval.paper_table import mean_score, measure, value
+from gated_deltanet.eval.prompting import cut_around, cut_middle
+from gated_deltanet.eval.recall import LAYOUT, SHOWN, cloze, completed, contains, keyed, prompt, result
+from gated_deltanet.eval.recall import SETS as RECALL
 
-needs_lm_eval = pytest.mark.skipif(find_spec("lm_eval") is None, reason="lm-eval is not installed")
+needs_datasets = pytest.mark.skipif(find_spec("datasets") is None, reason="datasets is not installed")
 BYTES = byte_tokenizer()
-CODEC = Codec(lambda text: BYTES.encode(text, add_special_tokens=False).ids, BYTES.decode)
+CODEC = OurModel(CausalLM(replace(get_preset("gdn-nano"), vocab_size=257)), BYTES)
 TEXT = "zero one two THREE four five six seven eight nine"
 
 
@@ -37,17 +39,17 @@ TEXT = "zero one two THREE four five six seven eight nine"
     ],
 )
 def test_a_text_is_cut_around_the_first_place_of_what_is_wanted(wanted, room, kept):
-    assert around(TEXT, wanted, room, CODEC) == kept
+    assert cut_around(TEXT, wanted, room, CODEC) == kept
 
 
 def test_half_characters_at_a_cut_are_left_out():
-    assert around("äöü" * 9, ["ü"], 7, CODEC) == "öüä"  # the cut is in the middle of an ä and of an ö
-    assert middle_out("äöüß", 6, CODEC) == "äß"
+    assert cut_around("äöü" * 9, ["ü"], 7, CODEC) == "öüä"  # the cut is in the middle of an ä and of an ö
+    assert cut_middle("äöüß", 6, CODEC) == "äß"
 
 
 def test_the_middle_is_left_out():
-    assert middle_out("0123456789", 5, CODEC) == "01789"
-    assert middle_out("0123456789", 10, CODEC) == "0123456789"
+    assert cut_middle("0123456789", 5, CODEC) == "01789"
+    assert cut_middle("0123456789", 10, CODEC) == "0123456789"
 
 
 def test_prompts_are_sentences_to_complete(tmp_path):
@@ -100,23 +102,23 @@ def test_a_row_that_cannot_be_asked_is_an_error(tmp_path, row, message):
 
 
 def test_scores_have_lm_evals_standard_error():
-    assert summary("contains", [1.0, 0.0, 0.0, 1.0, 0.0]) == {
+    assert mean_score("contains", [1.0, 0.0, 0.0, 1.0, 0.0]) == {
         "scores": {"contains": 0.4},
         "stderr": {"contains": pytest.approx(0.06**0.5)},  # 5 × 0.24 / 4 / 5
     }
-    assert summary("contains", [1.0])["stderr"] == {"contains": None}
+    assert mean_score("contains", [1.0])["stderr"] == {"contains": None}
 
 
-def found(name: str, data) -> dict[str, Any]:
+def found(name: str) -> dict[str, Any]:
     """As an evaluation of two rows of nine."""
-    scores = summary("contains", [1.0, 0.0])
-    given = {"rows": 2, "rows_held": 9, recall.SHOWN: 1, "differs": data.differs, "as_in_the_paper": False}
+    scores = mean_score("contains", [1.0, 0.0])
+    given = {"rows": 2, "rows_held": 9, SHOWN: 1, "differs": RECALL[name].differs, "as_in_the_paper": False}
     return scores | given
 
 
 def test_the_table_is_the_papers_and_its_average_is_of_all():
-    document: dict[str, Any] = recall.run(found) | {"length": 2048}
-    title, heads, cells = recall.table(document, "ours")
+    made = result(measure(LAYOUT, RECALL, found) | {"length": 2048}, "ours")
+    title, heads, cells = made.table
     assert heads == ["model", "SWDE", "SQD", "FDA", "TQA", "NQ", "Drop", "Avg"]
     assert cells[0] == ["**ours**", *["50.0"] * 7]
     assert cells[1][1:] == [*["50.0"] * 6, "20.4"]  # 50 / √6
@@ -124,7 +126,7 @@ def test_the_table_is_the_papers_and_its_average_is_of_all():
     assert cells[3][1:] == ["no"] * 7
     assert [cells[4][0], cells[-1][0]] == ["RetNet 1.3B (paper)", "Gated DeltaNet-H2 1.3B (paper)"]
     assert cells[-1][1:] == ["38.2", "40.4", "50.7", "63.3", "24.8", "23.3", "40.1"]
-    assert len(recall.short(document, "ours")[2]) == 7
+    assert len(made.screen[2]) == 7
     assert "table 4" in title
 
 
@@ -136,16 +138,17 @@ def test_the_papers_averages_are_those_of_its_rows():
 def test_what_is_missing_is_left_out_and_never_zero(tmp_path):
     write_recall(tmp_path)
     document: dict[str, Any] = {"length": 2048}
-    document |= recall.run(lambda name, data: read_rows(data.data, tmp_path) and found(name, data))
+    document |= measure(LAYOUT, RECALL, lambda name: found(name) if read_rows(RECALL[name].data, tmp_path) else {})
     assert document["left_out"] == {"swde": f"no swde/validation.jsonl.gz in {tmp_path}"}
     assert document["row"]["SWDE"] is document["row"]["Avg"] is None
-    assert recall.table(document, "ours")[2][0][1] == "–"
-    notes = "\n".join(recall.notes(document))
+    made = result(document, "ours")
+    assert made.table[2][0][1] == "–"
+    notes = "\n".join(made.notes)
     assert "Left out: swde" in notes
     assert "drop 1 of 2." in notes
     assert "fda (rebuilt" in notes
     assert "not all are here" in notes
-    assert value(recall.COLUMNS[0], document["sets"]) is None
+    assert value(LAYOUT.columns[0], document["sets"]) is None
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +158,6 @@ def model(tmp_path_factory):
     return folder
 
 
-@needs_lm_eval
 @pytest.mark.filterwarnings("ignore")
 def test_the_command_fills_a_folder_and_goes_on_from_kept_answers(model, tmp_path, capsys, monkeypatch):
     write_recall(tmp_path)
@@ -176,30 +178,26 @@ def test_the_command_fills_a_folder_and_goes_on_from_kept_answers(model, tmp_pat
     assert set(first["left_out"]) == {"swde", "nq"}
     assert not any(each["as_in_the_paper"] for each in first["sets"].values())
     assert "| Gated DeltaNet-H2 1.3B (paper) | 38.2 |" in (out / "recall.md").read_text()
-    monkeypatch.setattr("gated_deltanet.eval.speaker.speak", None)  # nothing is left to say
+    monkeypatch.setattr(prompting, "complete", None)  # nothing is left to complete
     assert cli.main(command) is None
     again = json.loads((out / "recall.json").read_text())
     assert again["row"] == first["row"]
 
 
-@needs_lm_eval
 @pytest.mark.filterwarnings("ignore")
 def test_a_killed_evaluation_asks_only_what_is_left(model, tmp_path, monkeypatch):
-    from gated_deltanet.cli.suites import prompted
-    from gated_deltanet.eval import speaker
-
     write_recall(tmp_path)
     asked, killed = [], []
 
-    def breaks(s, some, settings):
+    def breaks(model, some, max_tokens, stop):
         if len(asked) == 2 and not killed:
             killed.append(1)
             raise KeyboardInterrupt
         asked.extend(some)
         return ["3" for _ in some]
 
-    monkeypatch.setattr(prompted, "AT_ONCE", 1)
-    monkeypatch.setattr(speaker, "speak", breaks)
+    monkeypatch.setattr(prompting, "AT_ONCE", 1)
+    monkeypatch.setattr(prompting, "complete", breaks)
     command = ["eval", str(model), "--suite", "recall", "--data-dir", str(tmp_path), "--out", str(tmp_path / "out")]
     assert cli.main(command) == 130
     assert len(asked) == 2
@@ -207,12 +205,10 @@ def test_a_killed_evaluation_asks_only_what_is_left(model, tmp_path, monkeypatch
     assert len(asked) == len(set(asked)) == 4  # three questions, which all sets have, and FDA's
 
 
-@needs_lm_eval
 @pytest.mark.filterwarnings("ignore")
 def test_a_model_of_hugging_face_is_asked_the_same(tmp_path, monkeypatch):
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    from gated_deltanet.eval import speaker
     from gated_deltanet.interop.huggingface import to_fast_tokenizer
 
     config = GPT2Config(vocab_size=257, n_positions=128, n_embd=16, n_layer=1, n_head=2)
@@ -220,15 +216,15 @@ def test_a_model_of_hugging_face_is_asked_the_same(tmp_path, monkeypatch):
     to_fast_tokenizer(BYTES).save_pretrained(tmp_path / "gpt2")
     write_recall(tmp_path)
     asked = []
-    speak = speaker.speak
-    monkeypatch.setattr(speaker, "speak", lambda s, some, settings: asked.extend(some) or speak(s, some, settings))
+    complete = prompting.complete
+    monkeypatch.setattr(prompting, "complete", lambda m, some, *how: asked.extend(some) or complete(m, some, *how))
     command = ["eval", str(tmp_path / "gpt2"), "--suite", "recall", "--data-dir", str(tmp_path), "--json"]
     assert cli.main(command) is None
     assert len(asked) == sum(map(len, RECALL_ROWS.values()))
     assert f"Ann has 2 cats.  She likes them. {QUESTIONS[0]['question']} The answer is" in asked
 
 
-@needs_lm_eval
+@needs_datasets
 @pytest.mark.filterwarnings("ignore")
 def test_without_a_folder_the_sets_are_jrts_own(model, tmp_path, monkeypatch, capsys):
     rows = {
@@ -241,7 +237,8 @@ def test_without_a_folder_the_sets_are_jrts_own(model, tmp_path, monkeypatch, ca
             raise ConnectionError(f"cannot reach {dataset}")
         return rows[dataset]
 
-    monkeypatch.setattr("gated_deltanet.eval.speaker.load_dataset", load)
+    monkeypatch.setattr("gated_deltanet.data.reach.reachable", lambda: True)
+    monkeypatch.setattr("gated_deltanet.data.hub.load_dataset", load)
     assert cli.main(["eval", str(model), "--suite", "recall", "--json"]) is None
     document = json.loads(capsys.readouterr().out)
     assert set(document["sets"]) == {"swde", "squad"}
@@ -249,8 +246,9 @@ def test_without_a_folder_the_sets_are_jrts_own(model, tmp_path, monkeypatch, ca
     assert document["left_out"]["drop"] == "cannot reach hazyresearch/based_drop"
 
 
-@pytest.mark.parametrize("suite", ["recall", "longbench"])
-def test_without_lm_eval_the_extra_is_named(suite, monkeypatch, capsys):
-    monkeypatch.setattr("gated_deltanet.cli.suites.prompted.find_spec", lambda name: None)
+@pytest.mark.parametrize(("suite", "package"), [("recall", "datasets"), ("longbench", "lm-eval")])
+def test_without_what_a_suite_needs_the_extra_is_named(suite, package, monkeypatch, capsys):
+    monkeypatch.setattr("gated_deltanet.cli.eval.find_spec", lambda name: None)
+    monkeypatch.setattr("gated_deltanet.data.reach.reachable", lambda: True)
     assert cli.main(["eval", "runs/none", "--suite", suite]) == 2
-    assert f"--suite {suite} needs lm-eval: pip install 'gated-deltanet[eval]'" in capsys.readouterr().err
+    assert f"--suite {suite} needs {package}: pip install 'gated-deltanet[eval]'" in capsys.readouterr().err

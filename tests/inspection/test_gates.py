@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from gated_deltanet.inspection import gates as inspection
+from gated_deltanet.inspection.trace import gates_of
 from gated_deltanet.layers import (
     HGRN2,
     Attention,
@@ -25,7 +25,7 @@ def build(mixer, **place) -> Any:
 
 
 def gates(module, x=X, state=None) -> Any:
-    return inspection.gates(module, x, state)
+    return gates_of(module, x, state)
 
 
 def test_gated_deltanet_has_the_alpha_and_beta_of_its_weights():

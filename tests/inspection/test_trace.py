@@ -5,8 +5,7 @@ import torch
 
 from gated_deltanet import CausalLM, get_preset
 from gated_deltanet.inspection import trace as tracing
-from gated_deltanet.inspection.memory import effective_rank, memory_length
-from gated_deltanet.inspection.trace import trace
+from gated_deltanet.inspection.trace import effective_rank, memory_length, trace
 from gated_deltanet.layers import GatedDeltaNet
 from gated_deltanet.models import ModelConfig
 from gated_deltanet.models.presets import MIXERS

@@ -40,6 +40,7 @@ def test_folders_are_read_by_both_sides_with_the_same_logits(model, tmp_path):
     ):
         assert torch.equal(logits, expected)
     assert load(tmp_path / "theirs").config == model.config
+    assert {x.data_ptr() % 64 for x in theirs.parameters()} == {0}  # as torch allocates: see `files.read_tensors`
 
 
 @pytest.mark.parametrize("how", ["dtype", "to", "auto"])

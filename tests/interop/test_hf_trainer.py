@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hf_models import nano, tokens
+from hf_models import checkpointing_name, nano, tokens
 
 transformers = pytest.importorskip("transformers")
 from transformers import AutoModelForCausalLM  # noqa: E402
@@ -46,7 +46,7 @@ def train(folder, steps, *, resume=False, batch=2, accumulate=1, lr=3e-3, **opti
 
 
 def test_trainer_overfits_and_evaluates(tmp_path):
-    trainer, losses = train(tmp_path, 20, gradient_checkpointing=True)
+    trainer, losses = train(tmp_path, 20, **{checkpointing_name(): True})
     assert trainer.model.model.checkpointing
     assert losses[-1] < 0.5 * losses[0]
     assert trainer.evaluate()["eval_loss"] < 0.5 * losses[0]

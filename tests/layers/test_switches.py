@@ -105,6 +105,7 @@ def test_hgrn2_starts_with_bounds_that_rise_with_the_layers():
         (lambda: replace(BASE, n_v_heads=5), "n_v_heads is 5, expected a multiple of n_heads, 2"),
         (lambda: replace(BASE, gate="no"), "gate is 'no', expected True or False"),
         (lambda: replace(BASE, feature_map="reLU"), "feature_map is 'reLU', expected perhaps relu"),
+        (lambda: replace(BASE, feature_map=["silu"]), "feature_map is ['silu'], expected perhaps silu"),
         (lambda: replace(BASE, qk_norm="l3"), "qk_norm is 'l3', expected perhaps l"),
         (lambda: replace(BASE, beta_max=2.5), "beta_max is 2.5, expected more than 0 and at most 2"),
         (lambda: replace(BASE, n_h=0), "n_h is 0"),
@@ -120,6 +121,7 @@ def test_hgrn2_starts_with_bounds_that_rise_with_the_layers():
         (lambda: Attention(4, 6, n_kv_heads=3), "n_kv_heads is 3, expected a divisor of n_heads, 4"),
         (lambda: Attention(4, 6, window=0), "window is 0"),
         (lambda: Attention(4, 6, rope_theta=0), "rope_theta is 0, expected more than 0"),
+        (lambda: Attention(4, 6, rope_theta=float("inf")), "rope_theta is inf, expected more than 0 and finite"),
     ],
 )
 def test_what_makes_no_sense_is_refused(make, message):

@@ -73,6 +73,8 @@ def test_mamba2_is_that_of_transformers(n_groups):
         layer_norm_epsilon=1e-5,
     )
     theirs = Mamba2Mixer(config, layer_idx=0)
+    if n_groups > 1 and not hasattr(theirs.norm, "group_size"):
+        pytest.skip("transformers before 5.23 takes one norm over all groups, unlike Mamba2's authors")
     torch.nn.init.normal_(theirs.D)
     mixer = Mamba2(4, 10, 14, n_groups=n_groups, conv_size=3).build(D_MODEL)
     w = theirs.state_dict()

@@ -35,6 +35,7 @@ def test_mixers_are_tiled_over_the_layers():
         ({"norm_eps": 0}, "norm_eps is 0, expected more than 0"),
         ({"n_layers": 1}, "mixers holds 2, expected at most one for each of the 1 layers"),
         ({"mixers": []}, r"mixers is \(\), expected a tuple of GatedDeltaNet"),
+        ({"mixers": [{"mixer": ["Mamba"]}]}, r"mixer is \[.Mamba.\], expected perhaps Mamba"),
         (
             {"mixers": [{"mixer": "GatedDeltaNt"}]},
             "mixer is 'GatedDeltaNt', expected perhaps GatedDeltaNet or DeltaNet",

@@ -2,7 +2,7 @@ import torch
 
 from gated_deltanet import CausalLM, ModelConfig
 from gated_deltanet.layers import GatedDeltaNet, Mamba, Mamba2
-from gated_deltanet.models.init import init_weights
+from gated_deltanet.models.model import init_weights
 
 CONFIG = ModelConfig(160, 6, (GatedDeltaNet(2, 60, 80), Mamba2(4, 60, 40), Mamba(200, 90)), 320, 300)
 

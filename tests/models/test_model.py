@@ -9,9 +9,8 @@ from budget import relative_error
 from gated_deltanet import CausalLM, ModelConfig, get_preset
 from gated_deltanet.layers import Attention, GatedDeltaNet
 from gated_deltanet.layers.retnet import RetNetState
-from gated_deltanet.models.padding import last, pack, unpack
 from gated_deltanet.models.presets import MIXERS
-from gated_deltanet.models.state import map_state, tensors
+from gated_deltanet.models.state import last, map_state, pack, tensors, unpack
 
 
 @pytest.fixture(params=MIXERS, name="model")
@@ -32,7 +31,7 @@ def test_overfits_one_batch(model):
     batch = tokens(2, 25)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     losses = []
-    for _ in range(30):
+    for _ in range(60):
         loss = model.loss(batch[:, :-1], batch[:, 1:])
         optimizer.zero_grad()
         loss.backward()

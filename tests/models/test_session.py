@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 
 from gated_deltanet import CausalLM, ModelConfig, get_preset
 from gated_deltanet.layers import Attention, GatedDeltaNet
-from gated_deltanet.models import fingerprint, session_file
 from gated_deltanet.models import session as session_module
+from gated_deltanet.models import session_file
 from gated_deltanet.models.session import Session
 from gated_deltanet.models.state import tensors
 
@@ -218,6 +218,15 @@ def test_saved_session_goes_on_with_the_same_bits(model, tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["a.state"]
 
 
+def test_loaded_state_is_aligned_as_torch_allocates_it(model, tmp_path):
+    opened(model, tokens(3, 7), [0, 7]).save(tmp_path / "a.state")
+    again = Session(model)
+    again.load(tmp_path / "a.state")
+    _, state, x = again.snapshot().now
+    assert x is not None
+    assert {each.data_ptr() % 64 for each in (x, *tensors(state))} == {0}
+
+
 def test_session_in_bfloat16_is_saved_and_taken_back_exactly(tmp_path):
     torch.manual_seed(0)
     model, row = CausalLM(MINI).to(torch.bfloat16), tokens(9, vocab=50)
@@ -280,8 +289,8 @@ def test_state_of_other_weights_or_another_config_is_refused(mini, tmp_path):
 
 
 def test_weights_are_looked_at_again_only_if_they_changed(tmp_path, monkeypatch):
-    digests, of_weights = [], fingerprint.digest
-    monkeypatch.setattr(fingerprint, "digest", lambda *args: digests.append(1) or of_weights(*args))
+    digests, of_weights = [], session_file.digest_of_model
+    monkeypatch.setattr(session_file, "digest_of_model", lambda *args: digests.append(1) or of_weights(*args))
     model = CausalLM(MINI)
     session = opened(model, tokens(9, vocab=50), [0, 9])
     for one in (session, session, session.fork()):

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
 from gated_deltanet.data.tokenizer import byte_tokenizer
-from gated_deltanet.models.text import TextStream, cut_at_stop
+from gated_deltanet.models.generate import TextStream, cut_at_stop
 
 BYTES = byte_tokenizer()
 STOPS = st.lists(st.text("abä", min_size=1, max_size=4), max_size=3)

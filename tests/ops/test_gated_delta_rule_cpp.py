@@ -11,7 +11,7 @@ from test_gated_delta_rule import GATES, random_inputs, reference
 
 from gated_deltanet.ops import gated_delta_rule, native
 from gated_deltanet.ops.gated_delta_rule import cpp
-from gated_deltanet.ops.gated_delta_rule.cpp import CHECKPOINT
+from gated_deltanet.ops.native import CHECKPOINT
 
 pytestmark = pytest.mark.skipif(native.unusable() is not None, reason=str(native.unusable()))
 native_rule = partial(gated_delta_rule, backend="cpp")
@@ -19,15 +19,6 @@ native_rule = partial(gated_delta_rule, backend="cpp")
 
 def half(inputs):
     return inputs | cast({n: inputs[n] for n in "qkv"}, torch.bfloat16)
-
-
-@pytest.fixture(params=["portable", "avx2", "avx512", "avx512bf16"])
-def instruction_set(request):
-    before = native.instruction_set()
-    if not native.use_instruction_set(request.param):
-        pytest.skip(f"this processor or this build has no {request.param}")
-    yield request.param
-    native.use_instruction_set(str(before))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -8,8 +8,8 @@ from budget import assert_within_budget, cast, outputs_and_grads
 from test_linear_attention import DECAYS, GATES, random_inputs, reference
 
 from gated_deltanet.ops import linear_attention, native
-from gated_deltanet.ops.gated_delta_rule.cpp import CHECKPOINT
 from gated_deltanet.ops.linear_attention import cpp
+from gated_deltanet.ops.native import CHECKPOINT
 
 pytestmark = pytest.mark.skipif(native.unusable() is not None, reason=str(native.unusable()))
 native_attention = partial(linear_attention, backend="cpp")
@@ -17,15 +17,6 @@ native_attention = partial(linear_attention, backend="cpp")
 
 def rounded(inputs, dtype):
     return inputs | cast({n: inputs[n] for n in "qkv"}, dtype)
-
-
-@pytest.fixture(params=["portable", "avx2", "avx512", "avx512bf16"])
-def instruction_set(request):
-    before = native.instruction_set()
-    if not native.use_instruction_set(request.param):
-        pytest.skip(f"this processor or this build has no {request.param}")
-    yield request.param
-    native.use_instruction_set(str(before))
 
 
 @pytest.mark.parametrize("decay", DECAYS[2:])

@@ -18,7 +18,7 @@ from test_gated_delta_rule import random_inputs
 from gated_deltanet import cli, ops
 from gated_deltanet.bench import machine
 from gated_deltanet.ops import gated_delta_rule, native
-from gated_deltanet.ops.gated_delta_rule import cpp
+from gated_deltanet.ops.gated_delta_rule import cpp_recurrent
 
 CSRC = Path(__file__).parents[2] / "csrc"
 C_TYPES = {"int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64, "float": ctypes.c_float}
@@ -38,7 +38,7 @@ def structures() -> dict[str, list[tuple[str, type]]]:
     return found
 
 
-@pytest.mark.parametrize("name", structures())
+@pytest.mark.parametrize("name", [x for x in structures() if x != "Token"])  # a token is packed
 def test_structures_mirror_the_header(name):
     mirrors = {mirror.__name__: mirror for mirror in ctypes.Structure.__subclasses__()}
     if name not in mirrors:
@@ -46,10 +46,15 @@ def test_structures_mirror_the_header(name):
     assert list(mirrors[name]._fields_) == structures()[name]
 
 
-def test_interval_of_checkpoints_is_the_kernels():
-    header = (CSRC / "gated_delta_rule.h").read_text()
-    constants = dict(re.findall(r"constexpr int (\w+) = ([^;]+);", header))
-    assert eval(constants["CHECKPOINT"], {"C": int(constants["C"])}) == cpp.CHECKPOINT
+def test_interval_of_checkpoints_is_whole_chunks_of_the_kernels():
+    (C,) = re.findall(r"constexpr int C = (\d+);", (CSRC / "chunks.h").read_text())
+    assert native.CHECKPOINT % int(C) == 0
+
+
+def test_a_step_packs_the_pointers_that_the_header_names():
+    names = [name for name, kind in structures()["Token"] if kind is ctypes.c_void_p]
+    assert names == ["q", "k", "v", "log_alpha", "beta", "state", "last_state", "o"]  # the order of `Step.run`
+    assert len(cpp_recurrent.pack_token(*range(8))) == ctypes.sizeof(ctypes.c_void_p) * len(names)
 
 
 def results(seed: int, threads: int) -> dict[str, torch.Tensor]:
@@ -63,22 +68,17 @@ def assert_same(some: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) 
         assert torch.equal(x, others[name]), name
 
 
-@pytest.fixture
-def threads():
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
 @needs_library
-def test_number_of_threads_may_change_and_changes_nothing(threads):
+@pytest.mark.usefixtures("restored_threads")
+def test_number_of_threads_may_change_and_changes_nothing():
     expected = results(0, 1)
     for n in (2, 3, 1, 8, 2):
         assert_same(results(0, n), expected)
 
 
 @needs_library
-def test_python_threads_at_once_do_not_disturb_each_other(threads):
+@pytest.mark.usefixtures("restored_threads")
+def test_python_threads_at_once_do_not_disturb_each_other():
     expected = [results(seed, 1) for seed in range(4)]
     with ThreadPoolExecutor(4) as pool:
         for n in (1, 2):
@@ -86,10 +86,16 @@ def test_python_threads_at_once_do_not_disturb_each_other(threads):
                 assert_same(got, expected[seed % 4])
 
 
+def use_the_same(library: Path, instruction_set: str) -> None:
+    native.load(library)
+    native.use_instruction_set(instruction_set)
+
+
 @needs_library
+@pytest.mark.usefixtures("restored_threads")
 def test_spawned_worker_gives_the_same():
-    same_library = (native.load, (Path(native.library()._name),))
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), *same_library) as pool:
+    same = (use_the_same, (Path(native.library()._name), native.instruction_set()))
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), *same) as pool:
         assert_same(pool.submit(results, 0, 2).result(timeout=120), results(0, 1))
 
 

@@ -16,7 +16,6 @@ from gated_deltanet.ops import (
     gated_delta_mix_step_,
     gated_delta_rule,
     gated_delta_rule_step_,
-    native,
 )
 
 MISSING = ops.backends()["gated_delta_rule"]["cpp-recurrent"]
@@ -155,33 +154,24 @@ def test_strides_change_no_bit():
     assert_same_bits(recurrent(**inputs | views), recurrent(**inputs | apart))
 
 
+@pytest.mark.usefixtures("restored_threads")
 @pytest.mark.parametrize("L", [1, 300])
 def test_threads_change_no_bit(L):
     inputs = random_inputs(B=2, L=L, H=2, H_v=4, d_k=64, d_v=96)
-    threads = torch.get_num_threads()
     results = []
-    try:
-        for count in (1, 2, 3, 8):
-            torch.set_num_threads(count)
-            results.append(outputs_and_grads(recurrent, inputs).values())
-    finally:
-        torch.set_num_threads(threads)
+    for count in (1, 2, 3, 8):
+        torch.set_num_threads(count)
+        results.append(outputs_and_grads(recurrent, inputs).values())
     for other in results[1:]:
         assert_same_bits(other, results[0])
 
 
-@pytest.mark.parametrize("name", ["portable", "avx2", "avx512", "avx512bf16"])
-def test_every_instruction_set_keeps_its_bits_and_the_budget(name):
-    before = native.instruction_set()
-    if not native.use_instruction_set(name):
-        pytest.skip(f"this processor or this build has no {name}")
-    try:
-        inputs = random_inputs(d_k=33, d_v=65)
-        assert_same_bits(cut(inputs, [0, 1, 37, 70]), recurrent(**inputs))
-        assert_same_bits(in_steps(gated_delta_rule_step_, **inputs), recurrent(**inputs))
-        assert_within_budget(recurrent, reference, inputs, GATES)
-    finally:
-        native.use_instruction_set(str(before))
+@pytest.mark.usefixtures("instruction_set")
+def test_every_instruction_set_keeps_its_bits_and_the_budget():
+    inputs = random_inputs(d_k=33, d_v=65)
+    assert_same_bits(cut(inputs, [0, 1, 37, 70]), recurrent(**inputs))
+    assert_same_bits(in_steps(gated_delta_rule_step_, **inputs), recurrent(**inputs))
+    assert_within_budget(recurrent, reference, inputs, GATES)
 
 
 def test_a_step_takes_views_and_leaves_the_rest_of_the_state_alone():

@@ -54,15 +54,14 @@ def test_blocks_of_tokens_and_channels_are_within_budget(dtype):
     assert_within_budget(conv, plain, inputs)
 
 
+@pytest.mark.usefixtures("restored_threads")
 def test_native_results_do_not_depend_on_the_threads():
     if not takes("cpp", torch.float32):
         pytest.skip("the native library cannot be used")
+    torch.set_num_threads(1)
     one = outputs_and_grads(partial(short_conv, backend="cpp"), random_inputs(L=300, D=40))
-    try:
-        torch.set_num_threads(3)
-        three = outputs_and_grads(partial(short_conv, backend="cpp"), random_inputs(L=300, D=40))
-    finally:
-        torch.set_num_threads(1)
+    torch.set_num_threads(3)
+    three = outputs_and_grads(partial(short_conv, backend="cpp"), random_inputs(L=300, D=40))
     assert all(torch.equal(x, three[name]) for name, x in one.items())
 
 

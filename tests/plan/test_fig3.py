@@ -2,10 +2,9 @@
 
 import pytest
 
-from gated_deltanet.bench.paper import FIG_3, SHAPES
 from gated_deltanet.models import get_preset
-from gated_deltanet.plan.gpus import GPUS
-from gated_deltanet.plan.speed import gpu_rates, seconds_per_token, train_flops
+from gated_deltanet.plan import GPUS
+from gated_deltanet.plan.speed import FIG_3, FIG_3_SHAPES, gpu_rates, seconds_per_token, train_flops
 
 HYBRIDS = ("gdn-h1", "gdn-h2", "samba")  # none of their curves was used to choose the rates
 H100 = GPUS["h100"]
@@ -14,7 +13,7 @@ H100 = GPUS["h100"]
 def predicted(architecture: str) -> list[float]:
     """Thousand tokens per second, for each length."""
     config = get_preset(f"{architecture}-1.3b")
-    return [1e-3 / seconds_per_token(config, length, gpu_rates(H100)) for length, _ in SHAPES]
+    return [1e-3 / seconds_per_token(config, length, gpu_rates(H100)) for length, _ in FIG_3_SHAPES]
 
 
 @pytest.mark.parametrize("architecture", FIG_3)
@@ -26,7 +25,7 @@ def test_every_point_of_the_figure_is_met(architecture):
 @pytest.mark.parametrize("architecture", FIG_3)
 def test_figure_implies_a_plausible_share_of_the_peak(architecture):
     config = get_preset(f"{architecture}-1.3b")
-    for (length, _), speed in zip(SHAPES, FIG_3[architecture], strict=True):
+    for (length, _), speed in zip(FIG_3_SHAPES, FIG_3[architecture], strict=True):
         assert 0.28 < train_flops(config, length) * 1e3 * speed / H100.flops < 0.5
 
 

@@ -1,23 +1,23 @@
 import pytest
 import torch
 
-from gated_deltanet.bench import memory as system
+from gated_deltanet.layers import MIXERS as KINDS
 from gated_deltanet.layers import Attention
 from gated_deltanet.models import CausalLM, get_preset
 from gated_deltanet.models.presets import MIXERS
 from gated_deltanet.plan import sharding
-from gated_deltanet.plan.gpus import GPUS, get_gpu
+from gated_deltanet.plan.devices import GPUS, available_bytes, get_gpu
+from gated_deltanet.plan.estimate import USABLE, Job, estimate, largest, of_gpus, of_this_machine
 from gated_deltanet.plan.memory import Step, kept, train_memory
-from gated_deltanet.plan.plan import USABLE, Job, largest, of_gpus, of_this_machine, plan
 from gated_deltanet.plan.sharding import Sharding, parse_sharding
-from gated_deltanet.plan.speed import CPU_MIXERS, FLOPS_PER_BYTE, WINDOW, kind_of, train_flops
+from gated_deltanet.plan.speed import cpu_rates, gpu_rates, train_flops
 
 H100 = GPUS["h100"]
 
 
 def made(preset="gdn-1.3b", gpus=64, parallel="fsdp", **changes):
     job = Job(get_preset(preset), tokens=10**11, length=4096, batch_tokens=2**19)._replace(**changes)
-    return plan(job, of_gpus(H100, gpus, parse_sharding(parallel, gpus)))
+    return estimate(job, of_gpus(H100, gpus, parse_sharding(parallel, gpus)))
 
 
 @pytest.mark.parametrize("architecture", ["gdn", "mamba"])
@@ -33,8 +33,12 @@ def test_parameters_and_flops_are_those_of_the_model(architecture):
 
 
 def test_every_mixer_has_a_rate():
-    kinds = {kind_of(mixer) for name in MIXERS for mixer in get_preset(f"{name}-nano").mixers}
-    assert kinds == set(CPU_MIXERS) == {*FLOPS_PER_BYTE, Attention, WINDOW}
+    mixers = [mixer for name in MIXERS for mixer in get_preset(f"{name}-nano").mixers]
+    assert {type(mixer) for mixer in mixers} == set(KINDS.values())
+    assert {mixer.window for mixer in mixers if isinstance(mixer, Attention)} == {None, 64}
+    for mixer in mixers:
+        assert 0 < cpu_rates(1e11).own(mixer) < 1e11
+        assert 0 < gpu_rates(H100).own(mixer) < H100.flops
 
 
 @pytest.mark.parametrize("architecture", MIXERS)
@@ -52,7 +56,7 @@ def test_predicted_memory_is_that_of_a_step(architecture):
 
     cell = Cell(f"{architecture}-nano", 2048, 2)
     measured = Trial(cell, "float32").peak_bytes()
-    if measured is None or system.available_bytes() is None:
+    if measured is None or available_bytes() is None:
         pytest.skip("this system does not tell how much memory is held")
     predicted = train_memory(get_preset(cell.preset), Step(cell.batch, cell.length, "float32"), Sharding(1, 1)).total
     assert 0.5 < measured / predicted < 1.5
@@ -96,7 +100,7 @@ def test_micro_batch_is_the_largest_that_fits():
 
 
 def test_what_does_not_fit_is_said():
-    found = plan(Job(get_preset("gdn-1.3b"), 10**9, 4096, 2**19), of_gpus(GPUS["rtx4090"], 1, Sharding(1, 1)))
+    found = estimate(Job(get_preset("gdn-1.3b"), 10**9, 4096, 2**19), of_gpus(GPUS["rtx4090"], 1, Sharding(1, 1)))
     assert not found["fits"]
     assert found["longest_length"] is None or found["longest_length"] < 4096
 
@@ -110,7 +114,7 @@ def test_days_are_steps_times_seconds():
 
 def test_this_machine_has_its_own_rates():
     job = Job(get_preset("gdn-tiny"), 10**6, 1024, 4096)
-    slow, fast = (plan(job, of_this_machine(flops, 2**33, "float32")) for flops in (1e11, 2e11))
+    slow, fast = (estimate(job, of_this_machine(flops, 2**33, "float32")) for flops in (1e11, 2e11))
     assert slow["step_seconds"] == pytest.approx(2 * fast["step_seconds"])
     assert slow["mfu"] == pytest.approx(fast["mfu"])
 

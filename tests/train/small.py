@@ -9,13 +9,15 @@ from pathlib import Path
 
 import torch
 
-from gated_deltanet.train.loop import train
+from gated_deltanet.ops import native
+from gated_deltanet.train.loop import learn
 from gated_deltanet.train.metrics import FILE, jsonl
 from gated_deltanet.train.parallel import Place
 from gated_deltanet.train.recipes import resolve
-from gated_deltanet.train.run import Run, resume, start
+from gated_deltanet.train.run import Run, restore, start
 
 HERE = Place(torch.device("cpu"))
+COMMAND = Path(__file__).parent / "gdn_command.py"
 WORDS = ("the", "state", "forgets", "what", "α", "says", "and", "writes", "what", "β", "says", "under", "key", "k")
 VALUES = {
     "valid": 0.2,
@@ -40,14 +42,14 @@ def write_texts(folder: Path, n: int = 40) -> Path:
     return folder
 
 
-def small_recipe(data: Path, **changes):
-    return resolve("gdn-nano", None, VALUES, {"data": str(data), **changes})
+def small_recipe(data: Path, preset: str | None = "gdn-nano", **changes):
+    return resolve(preset, None, VALUES, {"data": str(data), **changes})
 
 
 def trained(run: Run) -> Run:
     """To the end, with its metrics in the run's folder, as `gdn train` does it."""
     with jsonl(run.folder / FILE) as write:
-        return train(run, [write])
+        return learn(run, [write])
 
 
 def run_to_end(data: Path, folder: Path, **changes) -> Run:
@@ -55,7 +57,7 @@ def run_to_end(data: Path, folder: Path, **changes) -> Run:
 
 
 def resume_to_end(folder: Path, **changes) -> Run:
-    return trained(resume(folder, HERE, changes))
+    return trained(restore(folder, HERE, changes))
 
 
 def records(folder: Path) -> list[dict]:
@@ -76,7 +78,8 @@ def options(**values) -> list[str]:
 
 
 def gdn(*args: object) -> list[str]:
-    return [sys.executable, "-m", "gated_deltanet", *map(str, args)]
+    """The command in a process of its own, with the kernels that the tests use."""
+    return [sys.executable, str(COMMAND), str(native.instruction_set()), *map(str, args)]
 
 
 def torchrun(ranks: int, *args: object) -> list[str]:
@@ -88,4 +91,4 @@ def call(command: list[str], **kwargs) -> subprocess.CompletedProcess:
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1"}
+    return {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}

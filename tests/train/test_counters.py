@@ -6,9 +6,8 @@ import torch
 from small import records, run_to_end, small_recipe, write_texts
 
 from gated_deltanet.train import loop
-from gated_deltanet.train.counters import FEW, Counters, Diverged, check_diverged, counted, fault
 from gated_deltanet.train.recipes import resolve
-from gated_deltanet.train.step import Step
+from gated_deltanet.train.step import FEW, Counters, Diverged, Step, check_diverged, counted, fault
 
 RECIPE = resolve("gdn-nano", None, {"bad_steps": 2, "spike": 3.0})
 GOOD, BAD = Step(1.0, 1.0), Step(math.nan, 1.0)

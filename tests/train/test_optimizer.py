@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from gated_deltanet.models import CausalLM, get_preset
-from gated_deltanet.train.optimizer import decays, learning_rate, make_optimizer
 from gated_deltanet.train.recipes import resolve
+from gated_deltanet.train.step import decays, learning_rate, make_optimizer
 
 PAPER = resolve(None, "paper-1.3b")
 

@@ -3,9 +3,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from budget import relative_error
 from small import VALUES, call, gdn, losses, options, records, resume_to_end, run_to_end, torchrun, write_texts
 
-from gated_deltanet.models import load
+from gated_deltanet import load
 from gated_deltanet.train import parallel
 from gated_deltanet.train.checkpoint import checkpoints
 
@@ -49,8 +50,8 @@ def without_the_newest(run, folder):
 
 def test_ddp_learns_what_one_process_learns(data, single, tmp_path):
     folder = tmp_path / "run"
-    command = ("-m", "gated_deltanet", "train", "gdn-nano", *options(**VALUES, data=data, parallel="ddp", out=folder))
-    done = call(torchrun(2, *command))
+    command = gdn("train", "gdn-nano", *options(**VALUES, data=data, parallel="ddp", out=folder))
+    done = call(torchrun(2, *command[1:]))
     assert done.returncode == 0, done.stderr
     assert_same_curve(folder, single)
 
@@ -59,7 +60,7 @@ def test_fsdp_learns_what_one_process_learns(sharded, single):
     assert_same_curve(sharded, single)
     ours, theirs = load(sharded).state_dict(), load(single).state_dict()
     for name, x in theirs.items():
-        torch.testing.assert_close(ours[name], x, rtol=1e-3, atol=1e-5)
+        assert relative_error(ours[name], x) < 1e-3  # AdamW turns a gradient near zero into a step of either sign
 
 
 def test_run_of_two_processes_is_taken_up_by_one(sharded, single, tmp_path):

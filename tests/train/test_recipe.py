@@ -2,10 +2,10 @@ from dataclasses import fields
 
 import pytest
 
-from gated_deltanet import cli
+from gated_deltanet import cli, data, interop, train
+from gated_deltanet.files import read_toml
 from gated_deltanet.models.presets import PRESETS
-from gated_deltanet.train import toml
-from gated_deltanet.train.recipe import Recipe, from_values
+from gated_deltanet.train.recipe import Recipe, as_toml, from_values, meanings, read_recipe, read_settings
 from gated_deltanet.train.recipes import RECIPES, resolve
 from gated_deltanet.train.run import CHANGEABLE
 
@@ -26,7 +26,7 @@ def test_every_preset_has_a_recipe(preset):
 
 def test_the_command_line_counts_more_than_the_file_and_the_file_more_than_the_recipe(tmp_path):
     (tmp_path / "a.toml").write_text('recipe = "tiny"\npeak_lr = 1e-3\nseed = 7\ntokens = "3M"\n')
-    recipe = resolve("gdn-nano", None, toml.read(tmp_path / "a.toml"), {"seed": "8"})
+    recipe = resolve("gdn-nano", None, read_settings(tmp_path / "a.toml"), {"seed": "8"})
     assert (recipe.preset, recipe.length) == ("gdn-nano", resolve("gdn-tiny").length)
     assert (recipe.peak_lr, recipe.seed, recipe.tokens) == (1e-3, 8, 3_000_000)
     assert resolve(None, None, {"preset": "gdn-h1-nano"}).preset == "gdn-h1-nano"
@@ -69,18 +69,33 @@ def test_a_mistake_is_an_error_with_what_was_perhaps_meant(values, message):
         resolve(None, None, {"preset": "gdn-nano"}, values)
 
 
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipes_own_warmup_fits_any_number_of_tokens(name):
+    whole = resolve("gdn-nano", name)
+    assert whole.warmup_tokens == int(from_values({**RECIPES[name], "preset": "gdn-nano"}).warmup_tokens)
+    assert resolve("gdn-nano", name, {"tokens": "200B"}).warmup_tokens == whole.warmup_tokens
+    assert [resolve("gdn-nano", name, {"tokens": n}).warmup_tokens for n in (1, 77, "10K")] == [0, 7, 1000]
+
+
+def test_a_warmup_that_was_given_is_kept_or_refused(tmp_path):
+    assert resolve("gdn-nano", None, {"warmup_tokens": "90K"}, {"tokens": "100K"}).warmup_tokens == 90_000
+    (tmp_path / "a.toml").write_text('warmup_tokens = "0.1M"\n')
+    with pytest.raises(ValueError, match="warmup_tokens is 100000, expected less than tokens, 100000"):
+        resolve("gdn-nano", None, read_toml(tmp_path / "a.toml"), {"tokens": "100K"})
+
+
 def test_a_recipe_written_as_toml_is_read_back(tmp_path):
     recipe = resolve("gdn-tiny", None, {"sample_prompt": '"\\ \n\x7f\t # α 😀', "peak_lr": 1e-7, "compile": True})
-    (tmp_path / "recipe.toml").write_text(toml.text(recipe), encoding="utf-8")
-    assert from_values(toml.read(tmp_path / "recipe.toml")) == recipe
+    (tmp_path / "recipe.toml").write_text(as_toml(recipe), encoding="utf-8")
+    assert read_recipe(tmp_path / "recipe.toml") == recipe
 
 
 def test_what_may_change_in_a_run_are_settings():
-    assert set(CHANGEABLE) <= set(toml.meanings())
+    assert set(CHANGEABLE) <= set(meanings())
 
 
 def test_every_setting_says_what_it_means():
-    assert list(toml.meanings()) == [field.name for field in fields(Recipe)]
+    assert list(meanings()) == [field.name for field in fields(Recipe)]
 
 
 @pytest.mark.parametrize(
@@ -106,9 +121,14 @@ def test_the_command_answers_a_mistake_in_one_line(args, message, capsys, tmp_pa
 def test_toml_with_a_mistake_is_named(tmp_path):
     (tmp_path / "a.toml").write_text("peak_lr = \n")
     with pytest.raises(ValueError, match=r"a\.toml is not TOML"):
-        toml.read(tmp_path / "a.toml")
+        read_recipe(tmp_path / "a.toml")
 
 
 def test_recipes_are_valid():
     for name in RECIPES:
         resolve("gdn-nano", name)
+
+
+def test_every_public_name_is_there():
+    for package in (train, data, interop):
+        assert all(getattr(package, name) is not None for name in package.__all__)

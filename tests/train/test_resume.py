@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from small import VALUES, call, environment, gdn, learnt, losses, options, resume_to_end, run_to_end, write_texts
 
-from gated_deltanet.models import load
+from gated_deltanet import load
 from gated_deltanet.train.checkpoint import checkpoints
 
 

@@ -3,11 +3,11 @@ import torch
 from small import HERE
 
 from gated_deltanet.data import tokenizer
-from gated_deltanet.data.memory import from_texts
+from gated_deltanet.data.corpus import from_texts
 from gated_deltanet.data.rows import Rows, batches, n_targets
 from gated_deltanet.layers import GatedDeltaNet
 from gated_deltanet.models import CausalLM, ModelConfig
-from gated_deltanet.train.objective import Objective
+from gated_deltanet.train.parallel import Objective
 from gated_deltanet.train.step import gradient
 from gated_deltanet.train.validation import some_documents, validate
 

@@ -1,6 +1,8 @@
 import json
 import resource
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -8,8 +10,8 @@ import torch
 from small import HERE, losses, resume_to_end, run_to_end, small_recipe, write_texts
 
 from gated_deltanet.train.checkpoint import checkpoints, load, save, tensors
-from gated_deltanet.train.counters import Counters
-from gated_deltanet.train.run import start
+from gated_deltanet.train.run import restore, start
+from gated_deltanet.train.step import Counters
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +44,12 @@ def test_what_is_read_is_what_was_written(run, tmp_path):
     assert all(torch.equal(x, theirs[name]) for name, x in ours.items())
     steps = {float(state["step"]) for state in other.optimizer.state.values()}
     assert steps == {4.0}
+
+
+def test_what_is_read_is_aligned_as_torch_allocates_it(run, tmp_path):
+    other = fresh(run, tmp_path)
+    load(run.checkpoints, other.model, other.optimizer, HERE)
+    assert {x.data_ptr() % 64 for x in tensors(other.model, other.optimizer).values()} == {0}
 
 
 def test_nothing_in_a_checkpoint_is_pickled(run):
@@ -115,6 +123,37 @@ def test_a_run_killed_before_its_first_checkpoint_is_taken_up_from_the_beginning
     (run.folder / "run.json").unlink()
     resume_to_end(run.folder)
     assert losses(run.folder) == expected
+
+
+def test_resuming_removes_what_a_killed_process_left(run):
+    expected = sorted(path.name for path in run.folder.iterdir())
+    killed = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], stdout=-1, text=True, check=True)
+    for folder in (run.folder, run.folder / "samples"):
+        (folder / f".{killed.stdout.strip()}.model.safetensors").write_bytes(b"half a model")
+    restore(run.folder, HERE)
+    assert sorted(path.name for path in run.folder.iterdir()) == expected
+    assert not list((run.folder / "samples").glob(".*"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("run.json", "null", "run.json: the document is None, expected an object"),
+        ("run.json", '{"data": 3}', "run.json: parameters is missing, expected all of data, parameters, versions"),
+        ("recipe.toml", "", "recipe.toml: Recipe: preset is missing"),
+        (
+            "recipe.toml",
+            'preset = "gdn-nano"\ntokens = []',
+            r"recipe.toml: Recipe: tokens is \[\], expected a whole number",
+        ),
+        ("metrics.jsonl", '{"step": 1}\n{"loss": 2}\n', "metrics.jsonl, line 2: step is missing"),
+        ("metrics.jsonl", "[" * 10**5 + "\n", "metrics.jsonl, line 1 is not JSON"),
+    ],
+)
+def test_a_run_with_a_spoilt_file_is_refused_with_its_name(name, content, message, run):
+    (run.folder / name).write_text(content)
+    with pytest.raises(ValueError, match=message):
+        restore(run.folder, HERE)
 
 
 def test_a_run_that_cannot_start_leaves_nothing(data, tmp_path):

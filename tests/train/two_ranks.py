@@ -9,7 +9,7 @@ from torch.distributed.tensor import DTensor
 
 from gated_deltanet.layers.decay import Decay
 from gated_deltanet.models import CausalLM
-from gated_deltanet.train.loop import train
+from gated_deltanet.train.loop import learn
 from gated_deltanet.train.parallel import Place, processes
 from gated_deltanet.train.run import Run, start
 
@@ -37,7 +37,7 @@ def main(place: Place, data: str, folder: str, parallel: str, dtype: str) -> Non
     check_weights(run)
     seen: set[torch.dtype] = set()
     watch_decays(run, seen)
-    run = trained(run) if place.rank == 0 else train(run)
+    run = trained(run) if place.rank == 0 else learn(run)
     assert seen == {torch.float32}
 
 

@@ -8,8 +8,8 @@ import torch
 from onnx import TensorProto, helper  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
-from .. import calls
-from ..calls import Call, Inputs
+from .. import cases
+from ..cases import Call, Inputs
 
 NAMES = {"q": "query", "k": "key", "v": "value", "log_alpha": "decay", "beta": "beta", "state": "past_state"}
 INPUTS, OUTPUTS = ("query", "key", "value", "past_state", "decay", "beta"), ("output", "present_state")
@@ -37,7 +37,7 @@ def step(inputs: Inputs) -> Call:
     """Two buffers take turns as old and new state, so that nothing is copied or allocated."""
     session, states = start(inputs["q"].shape[2]), [inputs["state"].clone() for _ in range(2)]
     tokens = []
-    for n, token in enumerate(calls.each_token(inputs)):  # an even number of them
+    for n, token in enumerate(cases.each_token(inputs)):  # an even number of them
         feed = packed({**token, "state": states[n % 2]})
         results = {"output": torch.empty_like(feed["value"]), "present_state": states[1 - n % 2]}
         tokens.append(bind(session, feed, results))
@@ -46,7 +46,7 @@ def step(inputs: Inputs) -> Call:
         session.run_with_iobinding(token.binding)
         return state
 
-    return calls.decode(one, tokens, inputs["state"], now=states[0])
+    return cases.decode(one, tokens, inputs["state"], now=states[0])
 
 
 def packed(inputs: Inputs) -> dict[str, Tensor]:

@@ -5,8 +5,8 @@ from inspect import unwrap
 from torch import Tensor
 from transformers.models.qwen3_next import modeling_qwen3_next
 
-from .. import calls
-from ..calls import Call, Inputs
+from .. import cases
+from ..cases import Call, Inputs
 
 # Under their wrappers, which warn, or choose a GPU kernel.
 chunked = unwrap(modeling_qwen3_next.torch_chunk_gated_delta_rule)
@@ -18,11 +18,11 @@ def rule(q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, beta: Tensor, state
 
 
 def forward(inputs: Inputs) -> Call:
-    return calls.forward(rule, unscaled(inputs))
+    return cases.forward(rule, unscaled(inputs))
 
 
 def forward_backward(inputs: Inputs) -> Call:
-    return calls.forward_backward(rule, unscaled(inputs))
+    return cases.forward_backward(rule, unscaled(inputs))
 
 
 def step(inputs: Inputs) -> Call:
@@ -30,7 +30,7 @@ def step(inputs: Inputs) -> Call:
         q, k, v, log_alpha, beta = token.values()
         return recurrent(q, k, v, g=log_alpha, beta=beta, initial_state=state, output_final_state=True)[1]
 
-    return calls.decode(one, calls.each_token(unscaled(inputs)), inputs["state"], inputs["state"].clone())
+    return cases.decode(one, cases.each_token(unscaled(inputs)), inputs["state"], inputs["state"].clone())
 
 
 def unscaled(inputs: Inputs) -> Inputs:

@@ -46,7 +46,7 @@ class StateCache(Cache):
         self.state, self.length = state, self.length + tokens.shape[1]
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Take back the last −tokens_to_remove columns, exactly, as assisted generation asks; 0: nothing will be.
+        """Take back the last −tokens_to_remove columns, as assisted generation asks; 0: nothing will be.
 
         A recurrent state cannot run backwards: the one where recording began, or of the last crop, is put back, and
         what is left of the columns since is read again with the next call.

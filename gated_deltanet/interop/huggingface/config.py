@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from transformers import PreTrainedConfig
 
-from gated_deltanet.models.checkpoint import MODEL_TYPE
+from gated_deltanet.interop.folder import MODEL_TYPE
 from gated_deltanet.models.config import ModelConfig, field_names
 from gated_deltanet.naming import unknown
 

@@ -5,7 +5,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from gated_deltanet.data.tokenizer import beginning_documents
-from gated_deltanet.models.hugging_face import generation_settings, tokenizer_settings
+from gated_deltanet.interop.folder import generation_settings, tokenizer_settings
 from gated_deltanet.models.model import CausalLM
 
 from .config import GdnConfig

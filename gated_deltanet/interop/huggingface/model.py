@@ -10,7 +10,7 @@ from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
-from gated_deltanet.models.checkpoint import some
+from gated_deltanet.interop.folder import some
 from gated_deltanet.models.model import CausalLM
 from gated_deltanet.ops import linear_cross_entropy
 
@@ -129,11 +129,14 @@ class GdnForCausalLM(PreTrainedModel, GenerationMixin):
         model, info = super().from_pretrained(*args, output_loading_info=True, **options)  # pyright: ignore
         if missing := sorted({*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])}):
             raise ValueError(f"{model.name_or_path}: {some(missing)} is missing, expected all weights of its config")
+        for weight in model.parameters():
+            if weight.device.type == "cpu" and weight.data_ptr() % 64:
+                weight.data = weight.data.clone()  # out of the file, into torch's memory, as in `files.read_tensors`
         return (model, info) if output_loading_info else model
 
     @property
     def gradient_checkpointing(self) -> bool:
-        """What `gradient_checkpointing_enable()` sets."""
+        """What `gradient_checkpointing_enable()`, or by its newer name `activation_checkpointing_enable()`, sets."""
         return self.model.checkpointing
 
     @gradient_checkpointing.setter

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from torch import Tensor, nn
 
 from gated_deltanet.models.model import CausalLM, State
-from gated_deltanet.models.padding import pack
+from gated_deltanet.models.state import pack
 
 
 def read(

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from .. import checks
 from ..library import operator, without_autocast
+from ..packing import check_ends
 from . import reference, sdpa
 from .cache import KVCache, append
 from .step import may_step, own_copy, step_
@@ -63,7 +64,9 @@ def attention(
     op = "attention"
     sizes = checks.check_shapes(op, q=(q, "B L H d"), k=(k, "B L H_kv d"), v=(v, "B L H_kv d_v"))
     sizes["N"] = checks.check_cu_seqlens(op, cu_seqlens, q)
+    check_ends(op, q, cu_seqlens)
     _check(op, q, k, v, cache, window, sizes)
+    checks.check_switch(op, "keep_cache", keep_cache)
     if cache is None:
         length = torch.zeros(sizes["N"], dtype=torch.int64, device=q.device)
         k_cache, v_cache = (x.new_zeros(sizes["N"], 0, *x.shape[2:]) for x in (k, v))
@@ -97,13 +100,16 @@ def _check(op: str, q: Tensor, k: Tensor, v: Tensor, cache: KVCache | None, wind
     H, H_kv = sizes["H"], sizes["H_kv"]
     if H_kv == 0 or H % H_kv:
         raise ValueError(f"{op}: q has {H} heads, expected a multiple of the {H_kv} heads of k and v")
-    if window is not None and (not isinstance(window, int) or window < 1):
-        raise ValueError(f"{op}: window is {window}, expected a whole number, at least 1, or None for all tokens")
+    if window is not None:
+        checks.check_whole(op, "window", window, least=1, instead=", or None for all tokens")
     checks.check_floats(op, q=q, k=k, v=v)
     if cache is None:
         return
     if not isinstance(cache, KVCache):
         raise ValueError(f"{op}: cache is a {type(cache).__name__}, expected a KVCache")
+    for name, x in cache._asdict().items():
+        if not isinstance(x, Tensor):
+            raise ValueError(f"{op}: cache.{name} is a {type(x).__name__}, expected a tensor")
     sizes = sizes | {"window": window, "capacity": cache.k.shape[1] if cache.k.ndim == 4 else 0}
     W = "capacity" if window is None else "window"
     checks.check_state(op, cache.k, f"N {W} H_kv d", sizes, like=k, name="cache.k", dtype=k.dtype)

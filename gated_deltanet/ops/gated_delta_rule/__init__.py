@@ -1,6 +1,7 @@
 """The gated delta rule, Eq. 10 of the paper."""
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -8,7 +9,7 @@ from torch import Tensor
 from .. import checks, native
 from ..library import empty_contiguous, operator, without_autocast
 from ..packing import each_sequence
-from ..plans import planned
+from ..prepared import prepared
 from . import chunkwise, cpp, cpp_recurrent
 from .parallel import parallel
 from .reference import recurrence
@@ -24,7 +25,10 @@ def _fake(q, k, v, log_alpha, beta, state, cu_seqlens):
 
 
 def _per_sequence(form):
-    return lambda *inputs: each_sequence(form, inputs[:5], *inputs[5:])
+    def forward(q, k, v, log_alpha, beta, state, cu_seqlens):
+        return each_sequence("gated_delta_rule", form, (q, k, v, log_alpha, beta), state, cu_seqlens)
+
+    return forward
 
 
 BACKENDS = {
@@ -34,6 +38,18 @@ BACKENDS = {
     "cpp": cpp.rule,
     "cpp-recurrent": cpp_recurrent.rule,
 }
+
+
+class Operands(NamedTuple):
+    """What a form takes: gates and state are there, in the dtype of sums. The axes are those of `gated_delta_rule`."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    log_alpha: Tensor
+    beta: Tensor
+    state: Tensor
+    cu_seqlens: Tensor | None
 
 
 def gated_delta_rule(
@@ -59,14 +75,15 @@ def gated_delta_rule(
     state: [N, H_v, d_k, d_v] before the first token, zero if None; float32, or float64 with float64 inputs.
     cu_seqlens: [N + 1], packs N sequences in one row (B = 1). Without it N = B.
     backend: "reference" (the recurrence), "parallel" (O(L²), for study), "chunkwise", "cpp" (native, on a CPU,
-    float32 and bfloat16), "cpp-recurrent" (token by token: slower, but the same bits however the sequence is cut,
-    batched, packed or decoded), or "auto": cpp where it can run (cpp-recurrent for one token), else chunkwise.
+    float32 and bfloat16), "cpp-recurrent" (token by token: slower, but with one instruction set the same bits however
+    the sequence is cut, batched, packed or decoded), or "auto": cpp where it can run (cpp-recurrent for one token),
+    else chunkwise.
 
     Returns o: [B, L, H_v, d_v], in v's dtype, and the state after the last token of each sequence.
     """
     op = "gated_delta_rule"
-    inputs = check_inputs(op, q, k, v, log_alpha, beta, state, cu_seqlens)
-    return choose(op, BACKENDS, backend, q)(*inputs)
+    operands = check_inputs(op, q, k, v, log_alpha, beta, state, cu_seqlens)
+    return choose(op, BACKENDS, backend, q)(*operands)
 
 
 def choose(op: str, backends: Mapping[str, Callable], backend: str, q: Tensor) -> Callable:
@@ -85,8 +102,8 @@ def check_inputs(
     beta: Tensor,
     state: Tensor | None,
     cu_seqlens: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-    """What a form takes: gates and state filled in, in the dtype of sums."""
+) -> Operands:
+    """The inputs as a form takes them."""
     sizes = checks.check_shapes(
         op,
         q=(q, "B L H d_k"),
@@ -103,7 +120,18 @@ def check_inputs(
         log_alpha = torch.zeros_like(beta, dtype=dtype)
     checks.check_log_alpha(op, log_alpha)
     state = checks.check_state(op, state, "N H_v d_k d_v", sizes, like=q)
-    return q, k, v, log_alpha.to(dtype), beta.to(dtype), state, cu_seqlens
+    return Operands(q, k, v, log_alpha.to(dtype), beta.to(dtype), state, cu_seqlens)
+
+
+class StepInputs(NamedTuple):
+    """What `gated_delta_rule_step_` is given."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    log_alpha: Tensor | None
+    beta: Tensor
+    state: Tensor
 
 
 def gated_delta_rule_step_(
@@ -114,47 +142,54 @@ def gated_delta_rule_step_(
     q, k: [N, H, d_k], v: [N, H_v, d_v], log_alpha, beta: [N, H_v], state: [N, H_v, d_k, d_v], as in `gated_delta_rule`.
     Where "cpp-recurrent" can run and the state is contiguous, it is that.
     """
-    return _step_(q, k, v, log_alpha, beta, state)
+    return _step_(StepInputs(q, k, v, log_alpha, beta, state))
 
 
-@planned
-def _step_(
-    q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor | None, beta: Tensor, state: Tensor
-) -> Callable[..., Tensor]:
+@prepared
+def _step_(x: StepInputs) -> Callable[[StepInputs], Tensor]:
     op = "gated_delta_rule_step_"
     sizes = checks.check_shapes(
         op,
-        q=(q, "N H d_k"),
-        k=(k, "N H d_k"),
-        v=(v, "N H_v d_v"),
-        log_alpha=(log_alpha, "? N H_v"),
-        beta=(beta, "N H_v"),
+        q=(x.q, "N H d_k"),
+        k=(x.k, "N H d_k"),
+        v=(x.v, "N H_v d_v"),
+        log_alpha=(x.log_alpha, "? N H_v"),
+        beta=(x.beta, "N H_v"),
     )
     checks.check_groups(op, sizes["H"], sizes["H_v"])
-    checks.check_floats(op, q=q, k=k, v=v)
-    checks.check_gates(op, log_alpha=log_alpha, beta=beta)
-    checks.check_step_state(op, state, "N H_v d_k d_v", sizes, like=q)
-    checks.check_no_grad(op, q, k, v, log_alpha, beta, state)
-    if not cpp_recurrent.can_step(q, k, v, log_alpha, beta, state):
-        return _step_in_torch_
-    inputs, step = (q, k, v, log_alpha, beta, state), cpp_recurrent.step_like(q, v, state, _step_in_torch_)
-    ready = all(x is y for x, y in zip(inputs, _operands(*inputs), strict=True))
-    return step if ready else lambda *inputs: step(*_operands(*inputs))
+    checks.check_floats(op, q=x.q, k=x.k, v=x.v)
+    checks.check_gates(op, log_alpha=x.log_alpha, beta=x.beta)
+    checks.check_step_state(op, x.state, "N H_v d_k d_v", sizes, like=x.q)
+    checks.check_no_grad(op, *x)
+    if not cpp_recurrent.can_step(*x):
+        return lambda x: _step_in_torch_(*x)
+    step = cpp_recurrent.prepare_step(x.q, x.v, x.state)
+
+    def run(x: StepInputs) -> Tensor:
+        q, k, v, log_alpha, beta = _operands(x)
+        o = step.run(q, k, v, log_alpha, beta, x.state, x.state)
+        return _step_in_torch_(*x) if o is None else o  # which says what gate is NaN
+
+    def run_as_given(x: StepInputs) -> Tensor:
+        q, k, v, log_alpha, beta, state = x
+        assert log_alpha is not None  # as in the first call of this layout
+        o = step.run(q, k, v, log_alpha, beta, state, state)
+        return _step_in_torch_(*x) if o is None else o
+
+    return run_as_given if all(given is z for given, z in zip(x, _operands(x), strict=False)) else run
 
 
-def _operands(
-    q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor | None, beta: Tensor, state: Tensor
-) -> tuple[Tensor, ...]:
-    """The inputs of a step as the kernel takes them."""
-    log_alpha = torch.zeros_like(beta) if log_alpha is None else log_alpha
-    log_alpha, beta = log_alpha.to(state.dtype), beta.to(state.dtype)
-    return *(x.contiguous() for x in (q, k, v, log_alpha, beta)), state
+def _operands(x: StepInputs) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """q, k, v, log_alpha and beta as the kernel takes them: contiguous, the gates in the state's dtype."""
+    log_alpha = torch.zeros_like(x.beta) if x.log_alpha is None else x.log_alpha
+    log_alpha, beta = log_alpha.to(x.state.dtype), x.beta.to(x.state.dtype)
+    return x.q.contiguous(), x.k.contiguous(), x.v.contiguous(), log_alpha.contiguous(), beta.contiguous()
 
 
 @without_autocast
 def _step_in_torch_(q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor | None, beta: Tensor, state: Tensor) -> Tensor:
     checks.check_gates("gated_delta_rule_step_", log_alpha=log_alpha, beta=beta)
-    q, k, v, log_alpha, beta, state = _operands(q, k, v, log_alpha, beta, state)
+    q, k, v, log_alpha, beta = _operands(StepInputs(q, k, v, log_alpha, beta, state))
     q, k = (x.to(state.dtype).repeat_interleave(v.shape[1] // x.shape[1], 1)[..., None, :] for x in (q, k))
     state *= log_alpha.exp()[..., None, None]
     u = beta[..., None, None] * (v.to(state.dtype)[..., None, :] - k @ state)

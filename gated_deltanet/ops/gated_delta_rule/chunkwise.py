@@ -5,6 +5,7 @@ from torch import Tensor
 
 from .. import chunks
 from ..decay import decay_mask
+from ..packing import sequence_lengths
 
 
 def chunk_size(d_k: int) -> int:
@@ -41,8 +42,10 @@ def segment(q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, beta: Tensor, S:
 
 
 def forward(q, k, v, log_alpha, beta, state, cu_seqlens):
-    return chunks.forward(segment, chunk_size(k.shape[-1]), (q, k, v, log_alpha, beta), (), state, cu_seqlens, like=v)
+    C, lengths = chunk_size(k.shape[-1]), sequence_lengths("gated_delta_rule", v, cu_seqlens)
+    return chunks.forward(segment, C, (q, k, v, log_alpha, beta), (), state, lengths, like=v)
 
 
 def backward(grads, q, k, v, log_alpha, beta, state, cu_seqlens):
-    return chunks.backward(segment, chunk_size(k.shape[-1]), grads, (q, k, v, log_alpha, beta), (), state, cu_seqlens)
+    C, lengths = chunk_size(k.shape[-1]), sequence_lengths("gated_delta_rule", v, cu_seqlens)
+    return chunks.backward(segment, C, grads, (q, k, v, log_alpha, beta), (), state, lengths)

@@ -9,7 +9,6 @@ from .. import native
 from ..library import empty_contiguous, operator
 from ..packing import sequence_ends
 
-CHECKPOINT = 128  # tokens between the states kept for backward, as in csrc/gated_delta_rule.h
 SCHEMA = (
     "(Tensor q, Tensor k, Tensor v, Tensor log_alpha, Tensor beta, Tensor state, Tensor? cu_seqlens, bool normalise,"
     " bool training) -> (Tensor, Tensor, Tensor, Tensor)"
@@ -24,7 +23,7 @@ def rule(q, k, v, log_alpha, beta, state, cu_seqlens, normalise=False):
 
 
 def forward(q, k, v, log_alpha, beta, state, cu_seqlens, normalise, training):
-    """o and the last state; in training also u before β: [B L, H_v, d_v], and the state every CHECKPOINT tokens."""
+    """o and the last state; in training also u before β: [B L, H_v, d_v], and the states at checkpoints."""
     tokens, state = [native.readable(x) for x in (q, k, v, log_alpha, beta)], state.contiguous()
     ends = sequence_ends("gated_delta_rule", q, cu_seqlens)
     results = fake(q, k, v, log_alpha, beta, state, cu_seqlens, normalise, training)
@@ -40,7 +39,7 @@ def forward(q, k, v, log_alpha, beta, state, cu_seqlens, normalise, training):
 
 def fake(q, k, v, log_alpha, beta, state, cu_seqlens, normalise, training):
     (B, L), (N, H_v, d_k, d_v) = q.shape[:2], state.shape
-    kept = ((B * L, H_v, d_v), (B * L // CHECKPOINT + N, H_v, d_k, d_v)) if training else ((0,), (0,))
+    kept = ((B * L, H_v, d_v), (B * L // native.CHECKPOINT + N, H_v, d_k, d_v)) if training else ((0,), (0,))
     return empty_contiguous(v), empty_contiguous(state), *(state.new_empty(shape) for shape in kept)
 
 

@@ -1,13 +1,14 @@
 """The gated RMS norm behind the token mixer (section 3.4)."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .. import checks
 from ..library import empty_contiguous, operator, plain
-from ..plans import planned
+from ..prepared import prepared
 from . import blocked, cpp, reference
 
 SCHEMA = "(Tensor x, Tensor? gate, Tensor weight, float eps) -> Tensor"
@@ -24,6 +25,16 @@ BACKENDS = {
 }
 
 
+class Inputs(NamedTuple):
+    """What `gated_rms_norm` is given."""
+
+    x: Tensor
+    gate: Tensor | None
+    weight: Tensor
+    eps: float
+    backend: str
+
+
 def gated_rms_norm(
     x: Tensor, gate: Tensor | None, weight: Tensor, *, eps: float = 1e-5, backend: str = "auto"
 ) -> Tensor:
@@ -31,23 +42,24 @@ def gated_rms_norm(
 
         y = x / √(mean(x²) + eps) · weight · silu(gate)
 
-    x: [..., d]. gate: [..., d], or None for the plain RMS norm. weight: [d], of any floating-point dtype.
+    x: [..., d]. gate: [..., d], or None for the plain RMS norm. weight: [d], of any floating-point dtype. eps: ≥ 0.
     backend: "reference", "blocked" (blocks of rows, with its own gradient), "cpp" (native, on a CPU, float32
     and bfloat16), or "auto": cpp where it can run, else blocked.
 
     Returns y: [..., d], in x's dtype; inside everything is float32 (float64 with float64 inputs).
     """
-    return _norm(x, gate, weight, eps, backend)
+    return _norm(Inputs(x, gate, weight, eps, backend))
 
 
-@planned
-def _norm(x: Tensor, gate: Tensor | None, weight: Tensor, eps: float, backend: str) -> Callable[..., Tensor]:
+@prepared
+def _norm(x: Inputs) -> Callable[[Inputs], Tensor]:
     op = "gated_rms_norm"
-    axes = " ".join([f"x{i}" for i in range(getattr(x, "ndim", 1) - 1)] + ["d"])
-    checks.check_shapes(op, x=(x, axes), gate=(gate, f"? {axes}"), weight=(weight, "d"))
-    checks.check_floats(op, x=x, **({} if gate is None else {"gate": gate}))
-    checks.check_floats(op, weight=weight)
-    form = checks.choose_backend(op, BACKENDS, backend, auto="blocked", like=x)
-    if form is BACKENDS["cpp"] and plain(x, gate, weight) and weight.dtype == torch.float32:
-        form = cpp.forward_like(x, gate, eps)
-    return lambda x, gate, weight, eps, _: form(x, gate, weight, eps)
+    axes = " ".join([f"x{i}" for i in range(getattr(x.x, "ndim", 1) - 1)] + ["d"])
+    checks.check_shapes(op, x=(x.x, axes), gate=(x.gate, f"? {axes}"), weight=(x.weight, "d"))
+    checks.check_floats(op, x=x.x, **({} if x.gate is None else {"gate": x.gate}))
+    checks.check_floats(op, weight=x.weight)
+    checks.check_number(op, "eps", x.eps, most=torch.finfo(torch.float32).max)
+    form = checks.choose_backend(op, BACKENDS, x.backend, auto="blocked", like=x.x)
+    if form is BACKENDS["cpp"] and plain(x.x, x.gate, x.weight) and x.weight.dtype == torch.float32:
+        form = cpp.prepare_forward(x.x, x.gate, x.eps)
+    return lambda x: form(x.x, x.gate, x.weight, x.eps)

@@ -33,7 +33,9 @@ def forward(x, gate, weight, eps):
     return y
 
 
-def forward_like(x: Tensor, gate: Tensor | None, eps: float) -> Callable[..., Tensor]:
+def prepare_forward(
+    x: Tensor, gate: Tensor | None, eps: float
+) -> Callable[[Tensor, Tensor | None, Tensor, float], Tensor]:
     """`forward` of contiguous operands like these, the weight in float32."""
     d = x.shape[-1]
     rows, none = native.Rows(None, d, d), native.Rows()
@@ -41,12 +43,12 @@ def forward_like(x: Tensor, gate: Tensor | None, eps: float) -> Callable[..., Te
         x.shape[:-1].numel(), 1, d, torch.get_num_threads(), x.dtype == torch.bfloat16, eps, rows,
         none if gate is None else rows, None, rows,
     )  # fmt: skip
-    run = native.again("gated_rms_norm_forward", arguments)
+    call = native.prepare("gated_rms_norm_forward", arguments)
 
     def forward(x: Tensor, gate: Tensor | None, weight: Tensor, eps: float) -> Tensor:
         y = torch.empty_like(x)
         operands = {} if gate is None else {"gate": gate}
-        run(x=x, weight=weight, y=y, **operands)
+        call.run(x=x, weight=weight, y=y, **operands)
         return y
 
     return forward

@@ -17,7 +17,10 @@ def _fake(q, k, v, log_alpha, state, cu_seqlens):
 
 
 def _per_sequence(form):
-    return lambda *inputs: each_sequence(form, inputs[:4], *inputs[4:])
+    def forward(q, k, v, log_alpha, state, cu_seqlens):
+        return each_sequence("linear_attention", form, (q, k, v, log_alpha), state, cu_seqlens)
+
+    return forward
 
 
 BACKENDS = {

@@ -6,6 +6,7 @@ from torch.nn.functional import pad
 
 from .. import chunks
 from ..decay import decay_mask
+from ..packing import sequence_lengths
 
 CHUNK, CHUNK_PER_KEY = 64, 16
 
@@ -55,8 +56,10 @@ def chunk_size(log_alpha: Tensor) -> int:
 
 
 def forward(q, k, v, log_alpha, state, cu_seqlens):
-    return chunks.forward(segment, chunk_size(log_alpha), (q, k, v, log_alpha), (), state, cu_seqlens, like=v)
+    C, lengths = chunk_size(log_alpha), sequence_lengths("linear_attention", v, cu_seqlens)
+    return chunks.forward(segment, C, (q, k, v, log_alpha), (), state, lengths, like=v)
 
 
 def backward(grads, q, k, v, log_alpha, state, cu_seqlens):
-    return chunks.backward(segment, chunk_size(log_alpha), grads, (q, k, v, log_alpha), (), state, cu_seqlens)
+    C, lengths = chunk_size(log_alpha), sequence_lengths("linear_attention", v, cu_seqlens)
+    return chunks.backward(segment, C, grads, (q, k, v, log_alpha), (), state, lengths)

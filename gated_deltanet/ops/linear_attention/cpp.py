@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .. import native
-from ..gated_delta_rule.cpp import CHECKPOINT, gradients
+from ..gated_delta_rule.cpp import gradients
 from ..library import empty_contiguous, operator
 from ..packing import sequence_ends
 
@@ -26,7 +26,7 @@ def attention(q, k, v, log_alpha, state, cu_seqlens):
 
 
 def forward(q, k, v, log_alpha, state, cu_seqlens, training):
-    """o and the last state; in training also the state every CHECKPOINT tokens."""
+    """o and the last state; in training also the states at checkpoints."""
     tokens, state = [native.readable(x) for x in (q, k, v, log_alpha)], state.contiguous()
     ends = sequence_ends("linear_attention", q, cu_seqlens)
     o, last_state, checkpoints = results = fake(q, k, v, log_alpha, state, cu_seqlens, training)
@@ -40,7 +40,7 @@ def forward(q, k, v, log_alpha, state, cu_seqlens, training):
 
 def fake(q, k, v, log_alpha, state, cu_seqlens, training):
     (B, L), (N, H_v, d_k, d_v) = q.shape[:2], state.shape
-    kept = (B * L // CHECKPOINT + N, H_v, d_k, d_v) if training else (0,)
+    kept = (B * L // native.CHECKPOINT + N, H_v, d_k, d_v) if training else (0,)
     return empty_contiguous(v), empty_contiguous(state), state.new_empty(kept)
 
 

@@ -44,7 +44,8 @@ def linear_cross_entropy(
     sizes = checks.check_shapes(op, x=(x, f"{axes} d"), weight=(weight, "V d"), targets=(targets, axes))
     checks.check_floats(op, x=x, weight=weight)
     if reduction not in ("mean", "sum", "none"):
-        raise ValueError(f"{op}: reduction is {reduction!r}, expected 'mean', 'sum' or 'none'")
+        raise ValueError(f"{op}: reduction is {checks.shown(reduction)}, expected 'mean', 'sum' or 'none'")
+    checks.check_whole(op, "ignore_index", ignore_index)
     _check_targets(op, targets, sizes["V"], ignore_index)
     form = checks.choose_backend(op, BACKENDS, backend, auto="blocked")
     losses = form(x.reshape(-1, sizes["d"]), weight, targets.flatten(), ignore_index)

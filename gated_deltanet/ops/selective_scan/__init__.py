@@ -16,7 +16,10 @@ def _fake(x, dt, A, B, C, state, cu_seqlens):
 
 
 def _reference(x, dt, A, B, C, state, cu_seqlens):
-    return each_sequence(lambda x, dt, B, C, h: recurrence(x, dt, A, B, C, h), (x, dt, B, C), state, cu_seqlens)
+    def of_sequence(x, dt, B, C, h):
+        return recurrence(x, dt, A, B, C, h)
+
+    return each_sequence("selective_scan", of_sequence, (x, dt, B, C), state, cu_seqlens)
 
 
 BACKENDS = {

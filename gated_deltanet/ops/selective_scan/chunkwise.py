@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .. import chunks
+from ..packing import sequence_lengths
 
 CHUNK = 32
 
@@ -29,11 +30,11 @@ def segment(x: Tensor, dt: Tensor, B: Tensor, C: Tensor, A: Tensor, h: Tensor) -
 
 
 def forward(x, dt, A, B, C, state, cu_seqlens):
-    tokens = (x, dt, B[:, :, None], C[:, :, None])
-    return chunks.forward(segment, CHUNK, tokens, (A,), state, cu_seqlens, like=x)
+    tokens, lengths = (x, dt, B[:, :, None], C[:, :, None]), sequence_lengths("selective_scan", x, cu_seqlens)
+    return chunks.forward(segment, CHUNK, tokens, (A,), state, lengths, like=x)
 
 
 def backward(grads, x, dt, A, B, C, state, cu_seqlens):
-    tokens = (x, dt, B[:, :, None], C[:, :, None])
-    dx, ddt, dB, dC, dA, dh = chunks.backward(segment, CHUNK, grads, tokens, (A,), state, cu_seqlens)
+    tokens, lengths = (x, dt, B[:, :, None], C[:, :, None]), sequence_lengths("selective_scan", x, cu_seqlens)
+    dx, ddt, dB, dC, dA, dh = chunks.backward(segment, CHUNK, grads, tokens, (A,), state, lengths)
     return dx, ddt, dA, dB.squeeze(2), dC.squeeze(2), dh

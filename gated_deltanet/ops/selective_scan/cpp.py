@@ -12,7 +12,7 @@ from ..packing import sequence_ends
 
 
 class Scan(ctypes.Structure):
-    """The arguments of selective_scan_forward and selective_scan_backward."""
+    """The arguments of selective_scan_forward and selective_scan_backward, as in csrc/api.h."""
 
     _fields_ = (
         *((name, c_int64) for name in ("N", "D", "n", "parts", "channels", "threads", "bfloat16")),

@@ -1,4 +1,4 @@
-"""Mamba's selective scan (S6) as a recurrence: the specification the other form is measured against."""
+"""Mamba's selective scan (S6) as a recurrence: the specification every other form is measured against."""
 
 import torch
 from torch import Tensor

@@ -1,7 +1,7 @@
 """The short convolution in front of q, k and v (section 3.4)."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +10,7 @@ from torch import Tensor
 from .. import checks
 from ..library import empty_contiguous, operator, plain, without_autocast
 from ..packing import each_sequence
-from ..plans import planned
+from ..prepared import prepared
 from . import blocked, cpp
 from .reference import convolution
 
@@ -24,7 +24,10 @@ def _fake(x, weight, bias, state, activation, cu_seqlens):
 
 
 def _per_sequence(x, weight, bias, state, activation, cu_seqlens):
-    return each_sequence(lambda x, state: convolution(x, weight, bias, state, activation), (x,), state, cu_seqlens)
+    def of_sequence(x, state):
+        return convolution(x, weight, bias, state, activation)
+
+    return each_sequence("short_conv", of_sequence, (x,), state, cu_seqlens)
 
 
 BACKENDS = {
@@ -32,6 +35,18 @@ BACKENDS = {
     "blocked": operator("short_conv_blocked", SCHEMA, blocked.forward, _fake, blocked.backward),
     "cpp": operator("short_conv_cpp", SCHEMA, cpp.forward, _fake, cpp.backward),
 }
+
+
+class Inputs(NamedTuple):
+    """What `short_conv` is given."""
+
+    x: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    state: Tensor | None
+    activation: str | None
+    cu_seqlens: Tensor | None
+    backend: str
 
 
 def short_conv(
@@ -56,39 +71,32 @@ def short_conv(
 
     Returns y: [B, L, D], in x's dtype, and the state after the last token of each sequence. Sums are in float32.
     """
-    return _conv(x, weight, bias, state, activation, cu_seqlens, backend)
+    return _conv(Inputs(x, weight, bias, state, activation, cu_seqlens, backend))
 
 
-@planned
-def _conv(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    state: Tensor | None,
-    activation: str | None,
-    cu_seqlens: Tensor | None,
-    backend: str,
-) -> Callable[..., tuple[Tensor, Tensor]]:
+@prepared
+def _conv(x: Inputs) -> Callable[[Inputs], tuple[Tensor, Tensor]]:
     op = "short_conv"
-    sizes = checks.check_shapes(op, x=(x, "B L D"), weight=(weight, "D K"), bias=(bias, "? D"))
-    sizes["N"] = checks.check_cu_seqlens(op, cu_seqlens, x)
-    _check(op, x, weight, bias, state, activation, sizes)
-    form = checks.choose_backend(op, BACKENDS, backend, auto="blocked", like=x)
-    whole = state is not None and cu_seqlens is None and x.dtype == torch.float32
-    if form is BACKENDS["cpp"] and whole and plain(x, weight, bias, state):
-        forward = cpp.forward_like(x, weight, activation)
-        return lambda *inputs: forward(*inputs[:6])
+    sizes = checks.check_shapes(op, x=(x.x, "B L D"), weight=(x.weight, "D K"), bias=(x.bias, "? D"))
+    sizes["N"] = checks.check_cu_seqlens(op, x.cu_seqlens, x.x)
+    _check(op, x.x, x.weight, x.bias, x.state, x.activation, sizes)
+    form = checks.choose_backend(op, BACKENDS, x.backend, auto="blocked", like=x.x)
     shape = [sizes["N"], sizes["K"] - 1, sizes["D"]]
 
-    def run(
-        x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor | None, activation: str | None, *others: Any
-    ) -> tuple[Tensor, Tensor]:
-        cu_seqlens = others[0]
-        checks.check_cu_seqlens(op, cu_seqlens, x)
-        state = x.new_zeros(shape) if state is None else state
-        return form(x, weight, bias, state, activation, cu_seqlens)
+    def run(x: Inputs) -> tuple[Tensor, Tensor]:
+        state = x.x.new_zeros(shape) if x.state is None else x.state
+        return form(x.x, x.weight, x.bias, state, x.activation, x.cu_seqlens)
 
-    return run
+    whole = x.state is not None and x.cu_seqlens is None and x.x.dtype == torch.float32
+    if form is not BACKENDS["cpp"] or not whole or not plain(x.x, x.weight, x.bias, x.state):
+        return run
+    forward = cpp.prepare_forward(x.x, x.weight, x.activation)
+
+    def run_whole(x: Inputs) -> tuple[Tensor, Tensor]:
+        assert x.state is not None  # as in the first call of this layout
+        return forward(x.x, x.weight, x.bias, x.state)
+
+    return run_whole
 
 
 @without_autocast
@@ -119,6 +127,6 @@ def _check(
     if sizes["K"] < 1:
         raise ValueError(f"{op}: weight is {list(weight.shape)}, expected [D, K] with K ≥ 1")
     if activation not in ("silu", None):
-        raise ValueError(f"{op}: activation is {activation!r}, expected 'silu' or None")
+        raise ValueError(f"{op}: activation is {checks.shown(activation)}, expected 'silu' or None")
     checks.check_floats(op, x=x, weight=weight, **({} if bias is None else {"bias": bias}))
     return checks.check_state(op, state, "N K−1 D", sizes | {"K−1": sizes["K"] - 1}, like=x, dtype=x.dtype)

@@ -8,16 +8,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..checks import accumulator
+from ..packing import read_ends
 
 # Values alive at once. Measured on one core, [1, 4096, 2048], K = 4, forward and backward: 7 × faster than conv1d.
 BLOCK_ON_CPU, BLOCK_ELSEWHERE = 2**16, 2**26
 
 
-def sequences(cu_seqlens: Tensor | None) -> list[tuple[slice, slice]]:
+def sequences(x: Tensor, cu_seqlens: Tensor | None) -> list[tuple[slice, slice]]:
     """Tokens in x and rows of the state that run as one batch: all, or one sequence of a packed row after another."""
     if cu_seqlens is None:
         return [(slice(None), slice(None))]
-    return [(slice(a, b), slice(i, i + 1)) for i, (a, b) in enumerate(pairwise(cu_seqlens.tolist()))]
+    ends = read_ends("short_conv", x, cu_seqlens)
+    return [(slice(a, b), slice(i, i + 1)) for i, (a, b) in enumerate(pairwise(ends))]
 
 
 def blocks(x: Tensor) -> Iterator[tuple[int, int]]:
@@ -45,7 +47,7 @@ def forward(x, weight, bias, state, activation, cu_seqlens):
     dtype = accumulator(x)
     taps, offset = weight.mT.to(dtype).contiguous(), None if bias is None else bias.to(dtype)
     y, last = torch.empty_like(x, memory_format=torch.contiguous_format), torch.empty_like(state)
-    for tokens, rows in sequences(cu_seqlens):
+    for tokens, rows in sequences(x, cu_seqlens):
         x_, y_, state_ = x[:, tokens], y[:, tokens], state[rows]
         for a, b in blocks(x_):
             y_ab = shifted_sum(inputs(x_, state_, a, b).to(dtype), taps, offset)
@@ -58,7 +60,7 @@ def backward(grads, x, weight, bias, state, activation, cu_seqlens):
     (dy, dlast), dtype, past = grads, accumulator(x), state.shape[1]
     taps, offset = weight.mT.to(dtype).contiguous(), None if bias is None else bias.to(dtype)
     dx, dstate, dtaps, dbias = (*map(torch.empty_like, (x, state)), *map(torch.zeros_like, (taps, taps[0])))
-    for tokens, rows in sequences(cu_seqlens):
+    for tokens, rows in sequences(x, cu_seqlens):
         x_, state_, dy_ = x[:, tokens], state[rows], dy[:, tokens]
         dinputs = F.pad(dlast[rows].to(dtype), (0, 0, x_.shape[1], 0))  # the state's and the tokens'
         for a, b in blocks(x_):

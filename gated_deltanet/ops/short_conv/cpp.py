@@ -37,19 +37,19 @@ def forward(x, weight, bias, state, activation, cu_seqlens):
     return y.squeeze(2), last_state
 
 
-def forward_like(x: Tensor, weight: Tensor, activation: str | None) -> Callable[..., tuple[Tensor, Tensor]]:
-    """`forward` of contiguous operands like these, in float32 and not packed."""
+def prepare_forward(
+    x: Tensor, weight: Tensor, activation: str | None
+) -> Callable[[Tensor, Tensor, Tensor | None, Tensor], tuple[Tensor, Tensor]]:
+    """`forward` of (x, weight, bias, state), contiguous operands like these, in float32 and not packed."""
     (B, L, D), K, threads = x.shape, weight.shape[1], torch.get_num_threads()
     rows, ends = native.Rows(None, D, D), even_ends(B, L)
     arguments = ShortConv(B, D, K, threads, False, activation == "silu", ends.data_ptr(), rows, y=rows)
-    run = native.again("short_conv_forward", arguments, ends)
+    call = native.prepare("short_conv_forward", arguments, ends)
 
-    def forward(
-        x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor, activation: str | None, cu_seqlens: None
-    ) -> tuple[Tensor, Tensor]:
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor) -> tuple[Tensor, Tensor]:
         y, last_state, taps = torch.empty_like(x), torch.empty_like(state), weight.mT.contiguous()
         others = {} if bias is None else {"bias": bias}
-        run(x=x, taps=taps, state=state, y=y, last_state=last_state, **others)
+        call.run(x=x, taps=taps, state=state, y=y, last_state=last_state, **others)
         return y, last_state
 
     return forward

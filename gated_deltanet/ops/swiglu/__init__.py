@@ -1,12 +1,13 @@
 """The gate of the MLP: SwiGLU."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from torch import Tensor
 
 from .. import checks
 from ..library import empty_contiguous, operator, plain
-from ..plans import planned
+from ..prepared import prepared
 from . import cpp, reference
 
 SCHEMA = "(Tensor gate, Tensor up) -> Tensor"
@@ -22,6 +23,14 @@ BACKENDS = {
 }
 
 
+class Inputs(NamedTuple):
+    """What `swiglu` is given."""
+
+    gate: Tensor
+    up: Tensor
+    backend: str
+
+
 def swiglu(gate: Tensor, up: Tensor, *, backend: str = "auto") -> Tensor:
     """Element by element,
 
@@ -32,16 +41,16 @@ def swiglu(gate: Tensor, up: Tensor, *, backend: str = "auto") -> Tensor:
 
     Returns y: [..., d], in the inputs' dtype; inside everything is float32 (float64 with float64 inputs).
     """
-    return _swiglu(gate, up, backend)
+    return _swiglu(Inputs(gate, up, backend))
 
 
-@planned
-def _swiglu(gate: Tensor, up: Tensor, backend: str) -> Callable[..., Tensor]:
+@prepared
+def _swiglu(x: Inputs) -> Callable[[Inputs], Tensor]:
     op = "swiglu"
-    axes = " ".join([f"x{i}" for i in range(getattr(gate, "ndim", 1) - 1)] + ["d"])
-    checks.check_shapes(op, gate=(gate, axes), up=(up, axes))
-    checks.check_floats(op, gate=gate, up=up)
-    form = checks.choose_backend(op, BACKENDS, backend, auto="reference", like=gate)
-    if form is BACKENDS["cpp"] and plain(gate, up):
-        form = cpp.forward_like(gate)
-    return lambda gate, up, _: form(gate, up)
+    axes = " ".join([f"x{i}" for i in range(getattr(x.gate, "ndim", 1) - 1)] + ["d"])
+    checks.check_shapes(op, gate=(x.gate, axes), up=(x.up, axes))
+    checks.check_floats(op, gate=x.gate, up=x.up)
+    form = checks.choose_backend(op, BACKENDS, x.backend, auto="reference", like=x.gate)
+    if form is BACKENDS["cpp"] and plain(x.gate, x.up):
+        form = cpp.prepare_forward(x.gate)
+    return lambda x: form(x.gate, x.up)

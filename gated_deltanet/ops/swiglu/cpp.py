@@ -26,16 +26,16 @@ def forward(gate, up):
     return y
 
 
-def forward_like(gate: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+def prepare_forward(gate: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
     """`forward` of contiguous operands like this."""
     size, d = gate.shape[:-1].numel(), gate.shape[-1] if gate.shape else 1
     rows = native.Rows(None, d, d)
     arguments = SwiGLU(size, d, torch.get_num_threads(), gate.dtype == torch.bfloat16, rows, rows, rows)
-    run = native.again("swiglu_forward", arguments)
+    call = native.prepare("swiglu_forward", arguments)
 
     def forward(gate: Tensor, up: Tensor) -> Tensor:
         y = torch.empty_like(gate)
-        run(gate=gate, up=up, y=y)
+        call.run(gate=gate, up=up, y=y)
         return y
 
     return forward

@@ -1,0 +1,182 @@
+"""Cases of every native kernel for tests/native/driver.cpp: recorded calls, and what should come of them."""
+
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from native_recording import record, write
+from torch import Tensor
+
+TESTS = Path(__file__).parents[1] / "tests"
+sys.path[:0] = [str(TESTS), str(TESTS / "ops")]  # the inputs and the budget are the tests'
+
+import test_gated_delta_rule as rules  # noqa: E402
+import test_gated_rms_norm as norms  # noqa: E402
+import test_linear_attention as attentions  # noqa: E402
+import test_selective_scan as scans  # noqa: E402
+import test_short_conv as convs  # noqa: E402
+import test_swiglu as mlps  # noqa: E402
+
+from gated_deltanet import ops  # noqa: E402
+from gated_deltanet.bench.accuracy import ZERO, outputs_and_grads, round_operands  # noqa: E402
+from gated_deltanet.bench.budget import Yardstick  # noqa: E402
+from gated_deltanet.ops.gated_delta_mix import BACKENDS as MIXES  # noqa: E402
+from gated_deltanet.ops.gated_delta_rule import cpp_recurrent  # noqa: E402
+
+ENDS = torch.tensor([0, 0, 5, 5, 70, 71, 200, 203, 203])  # no token, one, and more than lie between checkpoints
+PACKED = {"B": 1, "L": int(ENDS[-1]), "N": len(ENDS) - 1}
+HEADS = {  # whole and partial vectors, panels, chunks and intervals between checkpoints
+    "narrow": {"B": 2, "L": 37, "H": 2, "H_v": 6, "d_k": 5, "d_v": 7},
+    "tails": {"B": 1, "L": 131, "H": 1, "H_v": 2, "d_k": 40, "d_v": 80},
+    "wide": {"B": 1, "L": 33, "H": 1, "H_v": 1, "d_k": 200, "d_v": 400},
+    "one token": {"B": 3, "L": 1, "H": 1, "H_v": 2, "d_k": 20, "d_v": 36},
+}
+
+
+class Case(NamedTuple):
+    """form(**inputs) calls kernels, and reference(**inputs) gives what they should."""
+
+    name: str
+    form: Callable[..., Any]
+    reference: Callable[..., Any]
+    inputs: dict[str, Any]
+    gates: tuple[str, ...] = ()  # inputs whose gradients may err more
+    training: bool = True  # also backward; in inference kernels are called with other layouts
+
+
+def of_op(
+    op: str, title: str, inputs: dict[str, Any], gates: tuple[str, ...] = (), backend: str = "cpp", **options
+) -> Case:
+    form, reference = (partial(getattr(ops, op), backend=name, **options) for name in (backend, "reference"))
+    return Case(f"{op}, {backend}, {title}", form, reference, inputs, gates)
+
+
+def within_wider(x: Tensor) -> Tensor:
+    """x as a part of a wider projection, whose rows are not aligned."""
+    return torch.cat([x[..., :3], x], -1)[..., 3:]
+
+
+def forgetful(inputs: dict[str, Any]) -> dict[str, Any]:
+    """α = 0 at some tokens of all but the first head."""
+    inputs["log_alpha"][:, 20::31, 1:] = -torch.inf
+    return inputs
+
+
+def rule_cases(backend: str) -> Iterator[Case]:
+    case = partial(of_op, "gated_delta_rule", gates=rules.GATES, backend=backend)
+    for title, sizes in HEADS.items():
+        yield case(title, rules.random_inputs(**sizes, beta_max=2.0))
+    yield case("packed", rules.random_inputs(**PACKED, H=1, H_v=3, d_k=12, d_v=20), cu_seqlens=ENDS)
+    yield case("forgetful", forgetful(rules.random_inputs(L=90, d_k=19, d_v=33)))
+    yield case("no decay, no state", rules.random_inputs(d_k=9, d_v=17) | {"log_alpha": None, "state": None})
+    views = case("part of a wider projection", rules.random_inputs(L=45, d_k=18, d_v=21))
+    yield views._replace(form=lambda q, k, v, **x: views.form(*map(within_wider, (q, k, v)), **x))
+    yield views._replace(name=f"gated_delta_rule, {backend}, inference", training=False)
+    yield Case(
+        f"gated_delta_rule, {backend}, normalised",
+        lambda **x: MIXES[backend](*x.values(), None),
+        lambda **x: MIXES["reference"](*x.values(), None),
+        rules.random_inputs(L=75, d_k=22, d_v=11),
+        rules.GATES,
+    )
+
+
+def step_cases() -> Iterator[Case]:
+    """One token of each of five sequences, the state in place."""
+    inputs = rules.random_inputs(B=5, L=1, d_k=21, d_v=37)
+
+    def step(normalise, **x):
+        q, k, v, log_alpha, beta = (x[name][:, 0] for name in ("q", "k", "v", "log_alpha", "beta"))
+        run = cpp_recurrent.prepare_step(q, v, x["state"], normalise).run
+        run(q, k, v, log_alpha, beta, x["state"], x["state"])
+
+    for title, reference in (
+        ("step", rules.BACKENDS["reference"]),
+        ("step, normalised", MIXES["reference"]),
+    ):
+        yield Case(
+            f"gated_delta_rule, {title}",
+            partial(step, title != "step"),
+            lambda reference=reference, **x: reference(*x.values(), None),
+            inputs,
+            training=False,
+        )
+
+
+def attention_cases() -> Iterator[Case]:
+    case = partial(of_op, "linear_attention", gates=attentions.GATES)
+    for decay in ("scalar", "per key"):
+        for title, sizes in HEADS.items():
+            yield case(f"{title}, {decay}", attentions.random_inputs(decay, **sizes))
+        packed = attentions.random_inputs(decay, **PACKED, H=1, H_v=3, d_k=12, d_v=20)
+        yield case(f"packed, {decay}", packed, cu_seqlens=ENDS)
+        yield case(f"forgetful, {decay}", forgetful(attentions.random_inputs(decay, L=90, d_k=19, d_v=33)))
+        inference = case(f"inference, {decay}", attentions.random_inputs(decay, L=45, d_k=18, d_v=21))
+        yield inference._replace(training=False)
+    yield case("no decay", attentions.random_inputs("none", d_k=9, d_v=17))
+
+
+def scan_cases() -> Iterator[Case]:
+    case = partial(of_op, "selective_scan", gates=scans.GATES)
+    yield case("narrow", scans.random_inputs(L=37, D=5, n=3))
+    yield case("in parts", scans.random_inputs(L=131, D=141, n=16))
+    yield case("packed", scans.random_inputs(batch=1, L=PACKED["L"], N=PACKED["N"], D=21, n=7), cu_seqlens=ENDS)
+    still = scans.random_inputs(L=90, D=19, n=4)
+    still["dt"][:, 20::31, 1:] = 0
+    yield case("no step at some tokens", still)
+    yield case("inference", scans.random_inputs(L=11, D=35, n=5))._replace(training=False)
+
+
+def conv_cases() -> Iterator[Case]:
+    case = partial(of_op, "short_conv")
+    for K in (1, 2, 4, 9):
+        yield case(f"{K} taps", convs.random_inputs(L=37, D=29, K=K))
+    yield case("no activation, no bias", convs.random_inputs(D=18) | {"bias": None}, activation=None)
+    yield case("packed", convs.random_inputs(**PACKED, D=35), cu_seqlens=ENDS)
+    yield case("blocks of tokens and channels", convs.random_inputs(L=131, D=2048 + 21))
+    yield case("inference", convs.random_inputs(L=3, D=31))._replace(training=False)
+
+
+def row_cases() -> Iterator[Case]:
+    """The ops on rows."""
+    for d in (1, 7, 200, 3000):
+        yield of_op("gated_rms_norm", f"{d} wide", norms.random_inputs(2, 11, 3, d=d))
+    yield of_op("gated_rms_norm", "many rows", norms.random_inputs(1501, d=13))
+    yield of_op("gated_rms_norm", "no gate", norms.random_inputs(45, d=50) | {"gate": None})
+    yield of_op("gated_rms_norm", "inference", norms.random_inputs(5, d=50))._replace(training=False)
+    for shape in ((17,), (2, 25, 3), (2, 8205), (700, 50)):
+        yield of_op("swiglu", "×".join(map(str, shape)), mlps.random_inputs(*shape))
+    yield of_op("swiglu", "inference", mlps.random_inputs(5, 83))._replace(training=False)
+
+
+def every_case() -> Iterator[Case]:
+    for backend in ("cpp", "cpp-recurrent"):
+        yield from rule_cases(backend)
+    for cases in (step_cases, attention_cases, scan_cases, conv_cases, row_cases):
+        yield from cases()
+
+
+def write_case(folder: Path, case: Case, dtype: torch.dtype) -> None:
+    inputs = round_operands(case.inputs, dtype)
+    run = partial(outputs_and_grads, case.form, inputs) if case.training else partial(case.form, **inputs)
+    yardstick = Yardstick(case.reference, inputs, case.gates)
+    expected = {
+        name: (oracle, yardstick.allowed(name) / max(yardstick.sizes[name], ZERO))
+        for name, oracle in yardstick.oracle.items()
+        if oracle.numel() and (case.training or name.startswith("output"))
+    }
+    write(folder / f"{case.name}, {str(dtype).removeprefix('torch.')}.case", record(run), expected)
+
+
+def write_cases(folder: Path) -> None:
+    """One file each, in place of those the folder held."""
+    torch.set_num_threads(1)  # the tensors are small
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("*.case"):
+        old.unlink()
+    for case in every_case():
+        for dtype in (torch.float32, torch.bfloat16):
+            write_case(folder, case, dtype)
