@@ -93,4 +93,22 @@ struct Scan {
     const float *dlast_state;
     float *dstate;
 };
+
+// Causal softmax attention, forward and backward. Sequence n is the tokens ends[n] to ends[n + 1], behind those of the
+// cache: token t of the sequence is in slot t % capacity.
+struct Attention {
+    int64_t N, H, H_kv, d, d_v, threads;
+    int64_t window;    // tokens seen, the own one included
+    int64_t capacity;  // slots of the cache
+    int64_t bfloat16;  // q, k, v, o, the cache and their gradients
+    const int64_t *ends, *lengths;  // [N + 1], and [N], the tokens seen before
+    Rows q, k, v;
+    void *k_cache, *v_cache;  // [N, capacity, H_kv, d], [N, capacity, H_kv, d_v]; a step writes its token there
+    const float *turns;       // [positions, d], cosines and then sines by which new q and k are turned; NULL: not at all
+    Rows o;
+    float *softmax;  // [tokens, H, 2]: the largest score · log₂ e, and 1 / Σ exp(score − largest). NULL for inference
+    // Backward only.
+    Rows do_, dq, dk, dv;
+    void *dk_cache, *dv_cache;  // slots that nobody sees are not written
+};
 }

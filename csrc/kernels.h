@@ -18,7 +18,10 @@
     X(swiglu_forward, SwiGLU)                    \
     X(swiglu_backward, SwiGLU)                   \
     X(selective_scan_forward, Scan)              \
-    X(selective_scan_backward, Scan)
+    X(selective_scan_backward, Scan)             \
+    X(attention_forward, Attention)              \
+    X(attention_backward, Attention)             \
+    X(attention_step, Attention)
 
 struct Kernels {
     const char *instruction_set;

@@ -11,6 +11,7 @@
 
 #define INLINE inline __attribute__((always_inline))
 #define KERNEL __attribute__((noinline))  // a function of its own keeps its tile in registers
+#define INLINE_LAMBDA __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 32")
 
 namespace GDN_ISA {

@@ -13,6 +13,7 @@ from torch import Tensor
 TESTS = Path(__file__).parents[1] / "tests"
 sys.path[:0] = [str(TESTS), str(TESTS / "ops")]  # the inputs and the budget are the tests'
 
+import test_attention as softmaxes  # noqa: E402
 import test_gated_delta_rule as rules  # noqa: E402
 import test_gated_rms_norm as norms  # noqa: E402
 import test_linear_attention as attentions  # noqa: E402
@@ -23,6 +24,7 @@ import test_swiglu as mlps  # noqa: E402
 from gated_deltanet import ops  # noqa: E402
 from gated_deltanet.bench.accuracy import ZERO, outputs_and_grads, round_operands  # noqa: E402
 from gated_deltanet.bench.budget import Yardstick  # noqa: E402
+from gated_deltanet.ops.attention import cpp as cpp_attention  # noqa: E402
 from gated_deltanet.ops.gated_delta_mix import BACKENDS as MIXES  # noqa: E402
 from gated_deltanet.ops.gated_delta_rule import cpp_recurrent  # noqa: E402
 
@@ -119,6 +121,40 @@ def attention_cases() -> Iterator[Case]:
     yield case("no decay", attentions.random_inputs("none", d_k=9, d_v=17))
 
 
+def softmax_cases() -> Iterator[Case]:
+    def case(title: str, inputs: dict[str, Any], **options) -> Case:
+        form, reference = (partial(attend, backend=name, **options) for name in ("cpp", "reference"))
+        return Case(f"attention, {title}", form, reference, inputs)
+
+    def attend(q, k, v, k_cache=None, v_cache=None, length=None, **options):
+        cache = None if k_cache is None or v_cache is None else ops.KVCache(k_cache, v_cache, torch.tensor(length))
+        return ops.attention(q, k, v, cache, keep_cache=False, **options)[0]
+
+    draw = softmaxes.random_inputs
+    yield case("narrow", draw(L=37, H=3, H_kv=1, d=5, d_v=7))
+    yield case("tails, positions", draw(B=1, L=131, H=2, H_kv=1, d=40, d_v=80), rope_theta=100.0)
+    yield case("window", draw(B=1, L=300, H=1, H_kv=1, d=24, d_v=36), window=70)
+    yield case("keys in parts", draw(B=1, L=700, H=1, H_kv=1, d=8, d_v=8))
+    packed = draw(B=1, L=PACKED["L"], N=PACKED["N"], H=2, H_kv=1, W=30, d=12, d_v=20)
+    yield case("packed, behind a cache", packed, cu_seqlens=ENDS, length=[0, 3, 30, 7, 1, 40, 9, 2], window=30)
+    yield case("inference", draw(L=45, d=18, d_v=21))._replace(training=False)
+    yield step_of_attention(draw(B=5, L=1, W=300, d=20, d_v=36))
+
+
+def step_of_attention(inputs: dict[str, Any]) -> Case:
+    """One token of each of five sequences, behind caches of unequal length."""
+    length = torch.tensor([0, 1, 17, 130, 299])
+
+    def step(q, k, v, k_cache, v_cache):
+        cpp_attention.step_(q[:, 0], k[:, 0], v[:, 0], ops.KVCache(k_cache, v_cache, length), None)
+
+    def reference(q, k, v, k_cache, v_cache):
+        cache = ops.KVCache(k_cache, v_cache, length)
+        return ops.attention(q, k, v, cache, keep_cache=False, backend="reference")[0]
+
+    return Case("attention, step", step, reference, inputs, training=False)
+
+
 def scan_cases() -> Iterator[Case]:
     case = partial(of_op, "selective_scan", gates=scans.GATES)
     yield case("narrow", scans.random_inputs(L=37, D=5, n=3))
@@ -155,7 +191,7 @@ def row_cases() -> Iterator[Case]:
 def every_case() -> Iterator[Case]:
     for backend in ("cpp", "cpp-recurrent"):
         yield from rule_cases(backend)
-    for cases in (step_cases, attention_cases, scan_cases, conv_cases, row_cases):
+    for cases in (step_cases, attention_cases, softmax_cases, scan_cases, conv_cases, row_cases):
         yield from cases()
 
 

@@ -1,4 +1,4 @@
-"""Speed and memory of the gated delta rule: every backend and every peer that is installed, side by side."""
+"""Speed and memory of ops: every backend of the gated delta rule and every peer, side by side; attention; the scan."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -11,9 +11,10 @@ from torch import Tensor
 from gated_deltanet import matmul, ops
 from gated_deltanet.plan.devices import available_bytes
 
-from . import cases, machine, memory
+from . import cases, machine, memory, op_baselines
 from .accuracy import round_operands
 from .cases import Call, Inputs
+from .op_baselines import READ, OpEntry
 from .op_races import DTYPES, LENGTHS, QUICK_LENGTHS, TABLES, Entry, Race, Settings, check, races
 from .peers import NEEDS, installed, load, versions
 from .timing import race
@@ -45,7 +46,8 @@ def op(
     lengths: of the sequence; 1 is a decoding step. dtypes: of q, k and v. threads: None for as many as torch uses.
     backends: None for all that are usable, the slow ones for short sequences only. peers: packages of `peers.NEEDS`;
     None for all that are installed. tables: "lengths", those above; "shapes", short sequences and odd heads; "threads",
-    one against all; "growth", a long sequence against a shorter one. seconds: for each contestant. quick: shorter
+    one against all; "growth", a long sequence against a shorter one; "attention" (full, windowed, packed, decoding) and
+    "selective_scan", our forms beside torch's. seconds: for each contestant. quick: shorter
     sequences and less time. keep_memory: page faults do not count (with glibc). track: wraps the races, for progress.
     """
     settings = Settings(
@@ -80,7 +82,7 @@ def measure(settings: Settings, track: Callable[[list[Race]], Iterable[Race]] = 
     return rows
 
 
-def run(entries: Sequence[Entry], seconds: float, earlier: Sequence[Row] = ()) -> list[Row]:
+def run(entries: Sequence[Entry | OpEntry], seconds: float, earlier: Sequence[Row] = ()) -> list[Row]:
     """One race, the yardstick among the entries. earlier: rows that tell how much memory an entry may need."""
     left_out = {entry: reason for entry in entries if (reason := too_large(entry, earlier))}
     started = {entry: call_of(entry) for entry in entries if entry not in left_out}
@@ -93,10 +95,15 @@ def run(entries: Sequence[Entry], seconds: float, earlier: Sequence[Row] = ()) -
     return rows + [{**entry._asdict(), "left_out": reason} for entry, reason in left_out.items()]
 
 
-def row(entry: Entry, seconds: float, sgemm_gflops: float, peak_bytes: int | None) -> Row:
-    """us: µs per token and head. gflops: useful ones. sgemm_gflops: what torch.mm reached in the same race."""
-    heads = entry.L * entry.H
-    gflops = FLOPS[entry.what] * entry.d_k * entry.d_v * heads / seconds / 1e9
+def row(entry: Entry | OpEntry, seconds: float, sgemm_gflops: float, peak_bytes: int | None) -> Row:
+    """us: µs per token and head; of a step behind a cache, of the whole call.
+
+    gflops: useful ones. sgemm_gflops: what torch.mm reached in the same race.
+    """
+    of_rule = isinstance(entry, Entry)
+    heads = entry.L * entry.H if of_rule or entry.what != "step" else 1
+    useful = FLOPS[entry.what] * entry.d_k * entry.d_v * heads if of_rule else op_baselines.flops(entry)
+    gflops = useful / seconds / 1e9
     return {
         **entry._asdict(),
         "us": seconds / heads * 1e6,
@@ -108,7 +115,13 @@ def row(entry: Entry, seconds: float, sgemm_gflops: float, peak_bytes: int | Non
 
 
 def comparison(row: Row, rows: Sequence[Row]) -> Row:
-    """How many times faster than each peer; than with one thread; and a token's cost against the shorter sequence's."""
+    """How many times faster than each peer; than with one thread; and a token's cost against the shorter sequence's.
+
+    Of another op: how many times faster than the other contestants, and of decoding, what share of reading's speed.
+    """
+    if "op" in row:
+        faster = {other["who"]: other["us"] / row["us"] for other in rows if other is not row}
+        return {"times_faster_than": faster} | ({"share_of_reading": faster[READ]} if READ in faster else {})
     first = next(other for other in rows if other["who"] == row["who"])
     others = [other for other in rows if other["who"] in NEEDS and row["who"] not in NEEDS]
     found: Row = {"times_faster_than": {other["who"]: other["us"] / row["us"] for other in others}}
@@ -119,7 +132,7 @@ def comparison(row: Row, rows: Sequence[Row]) -> Row:
     return found
 
 
-def too_large(entry: Entry, earlier: Iterable[Row]) -> str | None:
+def too_large(entry: Entry | OpEntry, earlier: Iterable[Row]) -> str | None:
     """Why not to run the entry: it would need more memory than there is, judging by its like on shorter sequences."""
     peaks = {row["L"]: row["peak_bytes"] for row in earlier if row.get("peak_bytes") and is_like(entry, row)}
     available = available_bytes()
@@ -130,14 +143,16 @@ def too_large(entry: Entry, earlier: Iterable[Row]) -> str | None:
     return f"needs some {needed / 2**30:.1f} GiB of memory" if needed > available else None
 
 
-def is_like(entry: Entry, row: Row) -> bool:
+def is_like(entry: Entry | OpEntry, row: Row) -> bool:
     """The same but for the length."""
-    return all(row[name] == value for name, value in entry._asdict().items() if name != "L")
+    return all(row.get(name) == value for name, value in entry._asdict().items() if name != "L")
 
 
-def call_of(entry: Entry) -> Call:
+def call_of(entry: Entry | OpEntry) -> Call:
     """The entry as a call without arguments, with its number of threads."""
     torch.set_num_threads(entry.threads)  # also when the call is made: ONNX Runtime starts its threads then
+    if isinstance(entry, OpEntry):
+        return with_threads(entry.threads, op_baselines.call_of(entry))
     inputs = inputs_of(STREAM if entry.what == "step" else entry.L, *entry[4:7], entry.dtype)
     if entry.who in NEEDS:
         return with_threads(entry.threads, load(entry.who).CALLS[entry.what](inputs))

@@ -7,10 +7,11 @@ from typing import NamedTuple
 from gated_deltanet import ops
 
 from . import peers
+from .op_baselines import OpEntry, attention_races, scan_races
 
 LENGTHS, QUICK_LENGTHS = (1, 64, 512, 2048, 4096, 16384), (1, 64, 256)
 DTYPES = ("float32", "bfloat16")
-TABLES = ("lengths", "shapes", "threads", "growth")
+TABLES = ("lengths", "shapes", "threads", "growth", "attention", "selective_scan")
 FOR_STUDY, SHORT = ("reference", "parallel"), 64  # backends for sequences as short as this, unless they are asked for
 DIRECTIONS = ("forward", "forward+backward")
 
@@ -52,7 +53,7 @@ class Race(NamedTuple):
     """Entries that take turns."""
 
     table: str
-    entries: list[Entry]
+    entries: list[Entry] | list[OpEntry]
 
 
 def check(settings: Settings) -> None:
@@ -88,6 +89,7 @@ def at_least_1(option: str, value: int) -> None:
 def races(settings: Settings) -> list[Race]:
     """All races, in each table from short to long."""
     makers = {"lengths": lengths, "shapes": shapes, "threads": threads, "growth": growth}
+    makers |= {"attention": attention_races, "selective_scan": scan_races}
     made = (Race(table, entries) for table in TABLES if table in settings.tables for entries in makers[table](settings))
     return [race for race in made if race.entries]
 

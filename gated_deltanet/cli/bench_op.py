@@ -10,7 +10,7 @@ from tyro.conf import arg
 
 @dataclass(frozen=True)
 class Op:
-    """Measure how fast the gated delta rule is: each backend, and each peer that is installed.
+    """Measure how fast the gated delta rule, attention and the selective scan are: each backend, beside others' code.
 
     All contestants of a case take turns, and each is judged by its best turn. The yardstick, torch.mm of float32
     matrices of 2048², takes turns with them. Peers: the torch functions of transformers; ONNX Runtime's operator
@@ -35,9 +35,9 @@ class Op:
     """Measure these backends; by default all, but reference and parallel for short sequences only."""
     peers: Annotated[tuple[str, ...] | None, arg(metavar="[STR ...]")] = None
     """Measure these peers; by default all that are installed. Nothing after --peers leaves them out."""
-    tables: tuple[str, ...] = ("lengths", "shapes", "threads", "growth")
+    tables: tuple[str, ...] = ("lengths", "shapes", "threads", "growth", "attention", "selective_scan")
     """Make these tables. lengths: the sizes above. shapes: short sequences, small and odd heads. threads: one against
-    all, 2048 tokens. growth: 16384 tokens against 2048."""
+    all, 2048 tokens. growth: 16384 tokens against 2048. attention, selective_scan: these ops of other mixers."""
     seconds: float = 1.0
     """Measure each contestant of each case for so many seconds, at least."""
     quick: bool = False
@@ -70,12 +70,17 @@ TITLES = {
     "shapes": "Short sequences, small and odd heads",
     "threads": "One thread against all",
     "growth": "A long sequence against a shorter one",
+    "attention": "Causal softmax attention",
+    "selective_scan": "Mamba's selective scan",
 }
 HEADS = {"transformers": "× HF", "onnxruntime": "× ONNX"}
 NOTES = [
     "µs: per token and head. GFLOP/s: useful ones, 6 d_k d_v per token and head forward, 18 with backward.",
     "sgemm: share of what torch.mm of float32 reaches. MiB: most memory held during the call, results included.",
     "step: one token decoded; step_ in place. cost: of a token, against the shorter sequence, without page faults.",
+    "Attention: useful FLOPs are 4 d for each pair of query and key, 14 d with backward. × sdpa: times faster than our",
+    "form by torch's kernel. torch, mask: that kernel with a mask over all pairs; flex: flex attention.",
+    "reading: share of the speed at which torch sums as many bytes as the cache has.",
 ]
 
 
@@ -92,6 +97,8 @@ def print_tables(document: dict[str, Any]) -> None:
 
 
 def title_of(row: dict[str, Any]) -> str:
+    if "op" in row:
+        return f"{TITLES[row['table']]}\n{row['what']}, {row['dtype']}, threads: {row['threads']}"
     sizes = [] if row["table"] == "shapes" else [f"{row['H']} heads of {row['d_k']} × {row['d_v']}"]
     threads = [] if row["table"] == "threads" else [f"threads: {row['threads']}"]
     return "\n".join([TITLES[row["table"]], f"{row['what']}, {row['dtype']}", ", ".join(sizes + threads)]).strip()
@@ -99,6 +106,8 @@ def title_of(row: dict[str, Any]) -> str:
 
 def cells(row: dict[str, Any], peers: list[str]) -> dict[str, str]:
     """By column."""
+    if "op" in row:
+        return op_cells(row)
     table, peak = row["table"], row["peak_bytes"]
     found = {"L": str(row["L"])}
     if table == "shapes":
@@ -110,6 +119,26 @@ def cells(row: dict[str, Any], peers: list[str]) -> dict[str, str]:
     if table in ("threads", "growth"):
         return found | {"speed-up" if table == "threads" else "cost": decimals(row.get("speedup", row.get("growth")))}
     return found | {HEADS[peer]: decimals(row["times_faster_than"].get(peer)) for peer in peers}
+
+
+def op_cells(row: dict[str, Any]) -> dict[str, str]:
+    """Of attention or the selective scan."""
+    part = (
+        f"window {row['window']}" if row["window"] else f"{row['documents']} documents" if row["documents"] > 1 else ""
+    )
+    found = {
+        "L": str(row["L"]),
+        "heads": f"{row['H']}×{row['d']}",
+        "": part,
+        "who": row["who"],
+        "µs": decimals(row["us"]),
+    }
+    faster = row["times_faster_than"]
+    if row["what"] == "step":
+        return found | {"reading": decimals(row["share_of_reading"]), "× sdpa": decimals(faster.get("sdpa"))}
+    if row["op"] == "selective_scan":
+        return found | {"× chunkwise": decimals(faster.get("chunkwise"))}
+    return found | {"sgemm": f"{row['share_of_sgemm']:.2f}", "× sdpa": decimals(faster.get("sdpa"))}
 
 
 def decimals(x: float | None) -> str:

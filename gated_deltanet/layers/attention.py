@@ -9,7 +9,6 @@ from gated_deltanet.fields import check_positive, check_sizes
 from gated_deltanet.ops import KVCache, attention
 
 from .mixer import HALF, LLAMA, About, Shape, Size, Speed
-from .rotary import positions, rotate
 
 
 @dataclass(frozen=True)
@@ -85,8 +84,8 @@ class AttentionMixer(nn.Module):
         self, x: Tensor, state: KVCache | None = None, *, cu_seqlens: Tensor | None = None, keep_state: bool = True
     ) -> tuple[Tensor, KVCache | None]:
         """x: [B, L, d_model] -> the same."""
-        c, at = self.config, positions(state and state.length, x, cu_seqlens)
+        c = self.config
         q, k, v = (proj(x).unflatten(-1, (-1, c.d_head)) for proj in (self.q_proj, self.k_proj, self.v_proj))
-        q, k = rotate(q, k, at, c.rope_theta)
-        o, cache = attention(q, k, v, state, window=c.window, cu_seqlens=cu_seqlens, keep_cache=keep_state)
+        options = {"window": c.window, "rope_theta": c.rope_theta, "cu_seqlens": cu_seqlens}
+        o, cache = attention(q, k, v, state, **options, keep_cache=keep_state)
         return self.out_proj(o.flatten(2)), cache

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from gated_deltanet.fields import check_positive, check_sizes
 from gated_deltanet.ops import linear_attention
+from gated_deltanet.ops.rotary import advance, positions, rotate
 
 from .mixer import FLOAT, About, Gates, Shape, Size, Speed
 from .norm import RMSNorm
-from .rotary import advance, positions, rotate
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class RetNetMixer(nn.Module):
         c, state = self.config, state or RetNetState()
         at = positions(state.length, x, cu_seqlens)
         q, k, v = (proj(x).unflatten(-1, (c.n_heads, -1)) for proj in (self.q_proj, self.k_proj, self.v_proj))
-        q, k = rotate(q, k, at, c.rope_theta)
+        q, k = rotate(at, c.rope_theta, q, k)
         o, S = linear_attention(q, k * c.d_k**-0.5, v, self.log_alpha(x), state.S, cu_seqlens=cu_seqlens)
         y = self.out_proj(self.out_norm(o, self.gate_proj(x).view_as(o)).flatten(2))
         return y, RetNetState(S, advance(state.length, x, cu_seqlens)) if keep_state else None

@@ -27,10 +27,17 @@ class Form(NamedTuple):
     forward: Forward
     backward: Backward
     keeps: int  # how many of the last results are kept for backward, and for nothing else
+    rereads: bool  # whether backward is given the other results, too
 
 
 def operator(
-    name: str, schema: str, forward: Forward, fake: Forward, backward: Backward | None = None, keeps: int = 0
+    name: str,
+    schema: str,
+    forward: Forward,
+    fake: Forward,
+    backward: Backward | None = None,
+    keeps: int = 0,
+    rereads: bool = False,
 ) -> Callable[..., Any]:
     """Register `forward` as the operator `gdn::name`. Returns what calls it, or just `forward` where that is the same.
 
@@ -39,9 +46,10 @@ def operator(
     backward(grads, *inputs): the gradients of the floating-point inputs, in their order. Without it `forward`
     is run again under `torch.func.vjp`. Nothing but the inputs is kept between forward and backward,
     keeps: unless so many of the last results are there for that only. backward is then called (grads + kept, *inputs).
+    rereads: the other results, too: backward(grads + results + kept, *inputs).
     """
     backward = backward or partial(_recompute, forward)
-    form = Form(name, without_autocast(forward), without_autocast(backward), keeps)
+    form = Form(name, without_autocast(forward), without_autocast(backward), keeps, rereads)
     arguments = schema[schema.index("(") + 1 : schema.index(") ->")]
 
     op = torch.library.custom_op(f"gdn::{name}", partial(_run, form), mutates_args=(), schema=schema)
@@ -82,7 +90,9 @@ def _save(form: Form, ctx: Any, inputs: tuple[Input, ...], output: Results) -> N
     ctx.mark_non_differentiable(*kept)
     ctx.set_materialize_grads(False)  # no zeros as large as what is kept
     ctx.results = [(x.shape, x.dtype, x.device) for x in results]
-    ctx.save_for_backward(*kept, *(x if isinstance(x, Tensor) else None for x in inputs))
+    read_again = output if form.rereads and isinstance(output, tuple) else kept
+    ctx.read_again = len(read_again)
+    ctx.save_for_backward(*read_again, *(x if isinstance(x, Tensor) else None for x in inputs))
     ctx.others = [None if isinstance(x, Tensor) else x for x in inputs]
 
 
@@ -91,7 +101,7 @@ def _gradients(
 ) -> tuple[Tensor | None, ...]:
     """One for each input, None for those that have none. grads: of the results, None where nothing flows back."""
     saved = ctx.saved_tensors  # once: activation checkpointing allows no second look
-    kept, tensors = saved[: form.keeps], saved[form.keeps :]
+    kept, tensors = saved[: ctx.read_again], saved[ctx.read_again :]
     inputs = [x if other is None else other for x, other in zip(tensors, ctx.others, strict=True)]
     known = [
         torch.zeros(shape, dtype=dtype, device=device) if grad is None else grad

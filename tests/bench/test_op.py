@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gated_deltanet import matmul, ops
-from gated_deltanet.bench import cases, op_races, peers, timing
+from gated_deltanet.bench import cases, op_baselines, op_races, peers, timing
 from gated_deltanet.bench.op_races import Entry, Settings
 
 op: Any = import_module("gated_deltanet.bench.op")  # the module: its function has the same name
@@ -60,7 +60,8 @@ def test_every_table_has_its_comparison(monkeypatch):
     settings = TINY._replace(threads=2, backends=("chunkwise",), tables=op_races.TABLES)
     races = op_races.races(settings)
     assert [*dict.fromkeys(race.table for race in races)] == list(op_races.TABLES)
-    assert {(e.H, e.d_k, e.d_v) for race in races for e in race.entries} >= {(16, 32, 32), (9, 200, 400)}
+    of_rule = [entry for race in races for entry in race.entries if isinstance(entry, Entry)]
+    assert {(e.H, e.d_k, e.d_v) for e in of_rule} >= {(16, 32, 32), (9, 200, 400)}
     rows = op.measure(settings._replace(tables=("threads", "growth")))
     assert [(row["threads"], "speedup" in row) for row in rows[:2]] == [(1, False), (2, True)]
     assert [(row["L"], "growth" in row) for row in rows[-2:]] == [(128, False), (512, True)]
@@ -95,7 +96,10 @@ def test_default_run_is_what_the_documentation_says():
         ({"lengths": (64, 0)}, "--lengths has 0, expected at least 1"),
         ({"d_k": 0}, "--d-k has 0, expected at least 1"),
         ({"threads": -1}, "--threads has -1"),
-        ({"tables": ("all",)}, "--tables has all, expected some of: lengths, shapes, threads, growth"),
+        (
+            {"tables": ("all",)},
+            "--tables has all, expected some of: lengths, shapes, threads, growth, attention, selective_scan",
+        ),
         ({"backends": ("cuda",)}, "--backends has cuda, expected some of: reference"),
         ({"peers": ("nobody",)}, "--peers has nobody"),
         ({"seconds": float("nan")}, "--seconds is nan"),
@@ -176,3 +180,28 @@ def test_onnxruntime_computes_the_same():
     expected_o, expected_state = ops.gated_delta_rule(**inputs, backend="reference")
     torch.testing.assert_close(torch.from_numpy(o).view_as(expected_o), expected_o)
     torch.testing.assert_close(torch.from_numpy(state), expected_state)
+
+
+def test_attention_is_measured_beside_torchs_and_decoding_beside_reading(monkeypatch):
+    monkeypatch.setattr(op_baselines, "flex_compiles", lambda: False)  # it takes seconds
+    rows = op.measure(TINY._replace(tables=("attention", "selective_scan"), backends=None))
+    whole = [row for row in rows if row["op"] == "attention" and row["what"] == "forward+backward"]
+    assert {row["who"] for row in whole} == {*ops.usable("attention")} - {"reference"} | {"torch", "torch, mask"}
+    assert {(row["window"], row["documents"]) for row in whole} == {(None, 1), (16, 1), (None, 16)}
+    steps = [row for row in rows if row["what"] == "step"]
+    assert all(row["share_of_reading"] > 0 for row in steps if row["who"] != "read")
+    assert {row["who"] for row in rows if row["op"] == "selective_scan"} == {*ops.usable("selective_scan")} - {
+        "reference"
+    }
+    flops = next(row["gflops"] * row["us"] for row in whole if row["documents"] == 1 and row["window"] is None)
+    assert flops == pytest.approx(3.5 * 4 * 64 * (32 * 33 / 2) * 8 / (32 * 8) / 1e3)  # of L = 32, a token and head
+
+
+@pytest.mark.parametrize("documents", [1, 16])
+@pytest.mark.parametrize("window", [None, 5])
+def test_torchs_attention_is_asked_for_the_same(documents, window):
+    entry = op_baselines.OpEntry("attention", "sdpa", "forward", "float32", 64, 2, 4, 1, window, documents)
+    ours = cast(Any, op_baselines.call_of(entry)())
+    for who in ("torch, mask", "torch") if documents == 1 and window is None else ("torch, mask",):
+        theirs = cast(Any, op_baselines.call_of(entry._replace(who=who))())
+        torch.testing.assert_close(theirs.transpose(1, 2), ours)

@@ -6,7 +6,8 @@ from torch import Tensor
 from .. import checks
 from ..library import operator, without_autocast
 from ..packing import check_ends
-from . import reference, sdpa
+from ..rotary import positions, rotate
+from . import cpp, reference, sdpa
 from .cache import KVCache, append
 from .step import may_step, own_copy, step_
 
@@ -32,7 +33,11 @@ def _sdpa(q, k, v, k_cache, v_cache, length, cu_seqlens, window):
     return in_blocks(q, k, v, k_cache, v_cache, length, cu_seqlens, window)
 
 
-BACKENDS = {"reference": operator("attention_reference", SCHEMA, reference.forward, _fake), "sdpa": _sdpa}
+BACKENDS = {
+    "reference": operator("attention_reference", SCHEMA, reference.forward, _fake),
+    "sdpa": _sdpa,
+    "cpp": cpp.attend,
+}
 
 
 def attention(
@@ -42,6 +47,7 @@ def attention(
     cache: KVCache | None = None,
     *,
     window: int | None = None,
+    rope_theta: float | None = None,
     cu_seqlens: Tensor | None = None,
     keep_cache: bool = True,
     backend: str = "auto",
@@ -50,50 +56,85 @@ def attention(
 
         o_t = Σ_s softmax_s(q_tᵀ k_s / √d) v_s        over the tokens s ≤ t, or t − window < s ≤ t
 
-    q: [B, L, H, d], positions already applied. k: [B, L, H_kv, d], v: [B, L, H_kv, d_v], H a multiple of H_kv;
+    q: [B, L, H, d]. k: [B, L, H_kv, d], v: [B, L, H_kv, d_v], H a multiple of H_kv;
     query head i reads key head i // (H / H_kv).
     cache: keys and values of the tokens before, of the same `window`, as an earlier call returned it; None: no such
     tokens. Each sequence may have its own length. Gradients flow into it.
     window: the number of tokens seen, the own one included. None: all.
+    rope_theta: turn q and k to their positions, as `rotary.rotate` does (the cache holds turned keys). None: do not.
     cu_seqlens: [N + 1], packs N sequences in one row (B = 1). Without it N = B.
     keep_cache: False saves the time and memory of a cache nobody will use, as in training; None is returned for it.
-    backend: "reference" (all scores), "sdpa" (torch's fused kernel on blocks), or "auto".
+    backend: "reference" (all scores), "sdpa" (torch's fused kernel on blocks), "cpp" (native, on a CPU, float32 and
+    bfloat16), or "auto": cpp where it can run, else sdpa.
 
     Returns o: [B, L, H, d_v], in v's dtype, and a new cache (`KVCache` says what it holds); the old one is not changed.
     """
     op = "attention"
     sizes = checks.check_shapes(op, q=(q, "B L H d"), k=(k, "B L H_kv d"), v=(v, "B L H_kv d_v"))
     sizes["N"] = checks.check_cu_seqlens(op, cu_seqlens, q)
-    check_ends(op, q, cu_seqlens)
     _check(op, q, k, v, cache, window, sizes)
+    _check_theta(op, rope_theta, sizes["d"])
     checks.check_switch(op, "keep_cache", keep_cache)
-    if cache is None:
+    form = checks.choose_backend(op, BACKENDS, backend, auto="sdpa", like=q)
+    native, steps = form is BACKENDS["cpp"], False
+    if cache is not None:
+        allowed = form is not BACKENDS["reference"] and cu_seqlens is None and keep_cache
+        steps = allowed and may_step(q, k, v, cache)
+    else:
         length = torch.zeros(sizes["N"], dtype=torch.int64, device=q.device)
         k_cache, v_cache = (x.new_zeros(sizes["N"], 0, *x.shape[2:]) for x in (k, v))
         cache = KVCache(k_cache, v_cache, length)
-    elif backend in ("auto", "sdpa") and cu_seqlens is None and keep_cache and may_step(q, k, v, cache):
-        o, cache = step_(q[:, 0], k[:, 0], v[:, 0], own_copy(cache, window), window)
+
+    def turned(*tensors: Tensor) -> tuple[Tensor, ...]:
+        return tensors if rope_theta is None else rotate(positions(cache.length, q, cu_seqlens), rope_theta, *tensors)
+
+    if native and not steps:
+        o = form(q, k, v, *cache, cu_seqlens, window, rope_theta)  # which turns q and k as it reads them
+        return o, append(cache, turned(k)[0], v, cu_seqlens, window) if keep_cache else None
+    check_ends(op, q, cu_seqlens)
+    q, k = turned(q, k)
+    if steps:
+        o, cache = step_(q[:, 0], k[:, 0], v[:, 0], own_copy(cache, window), window, native=native)
         return o[:, None], cache
-    form = checks.choose_backend(op, BACKENDS, backend, auto="sdpa")
     o = form(q, k, v, *cache, cu_seqlens, window)
     return o, append(cache, k, v, cu_seqlens, window) if keep_cache else None
 
 
 def attention_step_(
-    q: Tensor, k: Tensor, v: Tensor, cache: KVCache, *, window: int | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cache: KVCache,
+    *,
+    window: int | None = None,
+    rope_theta: float | None = None,
+    backend: str = "auto",
 ) -> tuple[Tensor, KVCache]:
     """One token of decoding: writes it into the cache in place, and returns o: [N, H, d_v] and the cache. No gradient.
 
-    q: [N, H, d], k: [N, H_kv, d], v: [N, H_kv, d_v], as in `attention`. With a window the returned cache is the given
-    one. Without one its buffers are new, and twice as large, each time they were full.
+    q: [N, H, d], k: [N, H_kv, d], v: [N, H_kv, d_v], window and rope_theta as in `attention`. backend: "sdpa", "cpp" or
+    "auto". With a window the returned cache is the given one. Without one its buffers are new, and twice as large, each
+    time they were full.
     """
     op = "attention_step_"
     sizes = checks.check_shapes(op, q=(q, "N H d"), k=(k, "N H_kv d"), v=(v, "N H_kv d_v"))
     if cache is None:
         raise ValueError(f"{op}: cache is None, expected the KVCache that attention returned")
+    _check_theta(op, rope_theta, sizes["d"])
+    forms = {name: BACKENDS[name] for name in ("sdpa", "cpp")}
+    native = checks.choose_backend(op, forms, backend, auto="sdpa", like=q) is BACKENDS["cpp"]
     _check(op, q, k, v, cache, window, sizes)
     checks.check_no_grad(op, q, k, v, cache.k, cache.v)
-    return step_(q, k, v, cache, window)
+    if rope_theta is not None:
+        q, k = (x[:, 0] for x in rotate(cache.length[:, None], rope_theta, q[:, None], k[:, None]))
+    return step_(q, k, v, cache, window, native=native)
+
+
+def _check_theta(op: str, rope_theta: float | None, d: int) -> None:
+    if rope_theta is not None:
+        checks.check_number(op, "rope_theta", rope_theta, above=0.0, most=torch.finfo(torch.float32).max)
+        if d % 2:
+            raise ValueError(f"{op}: q has heads of {d} numbers, expected an even number: rope_theta turns pairs")
 
 
 def _check(op: str, q: Tensor, k: Tensor, v: Tensor, cache: KVCache | None, window: int | None, sizes: dict) -> None:

@@ -4,9 +4,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses import FakeTensor
+from torch.autograd.graph import increment_version
 
 from ..checks import values_are_cheap
 from ..library import without_autocast
+from . import cpp
 from .cache import KVCache
 
 ROOM = 64  # slots: copies of one size come from memory freed before, ever larger ones from new pages (4 × slower)
@@ -35,8 +37,10 @@ def with_room(x: Tensor, used: int) -> Tensor:
 
 
 @without_autocast
-def step_(q: Tensor, k: Tensor, v: Tensor, cache: KVCache, window: int | None) -> tuple[Tensor, KVCache]:
-    """`attention_step_` without its checks."""
+def step_(
+    q: Tensor, k: Tensor, v: Tensor, cache: KVCache, window: int | None, *, native: bool
+) -> tuple[Tensor, KVCache]:
+    """`attention_step_` without its checks. native: by the kernel in C++."""
     length, W = cache.length, cache.k.shape[1]
     look = window is None or values_are_cheap(length)
     used = max(length.tolist(), default=0) + 1 if look else W
@@ -45,6 +49,11 @@ def step_(q: Tensor, k: Tensor, v: Tensor, cache: KVCache, window: int | None) -
         cache = KVCache(F.pad(cache.k, more), F.pad(cache.v, more), length)
         W = cache.k.shape[1]
 
+    if native and cache.k.is_contiguous() and cache.v.is_contiguous() and length.is_contiguous():
+        o = cpp.step_(q, k, v, cache, window)
+        increment_version(cache[:2])  # or autograd would not notice
+        length += 1
+        return o, cache
     slot, sequence = length % W, torch.arange(len(length), device=q.device)
     cache.k[sequence, slot], cache.v[sequence, slot] = k, v
     length += 1

@@ -1,7 +1,7 @@
 import torch
 
 from gated_deltanet.layers import RetNet
-from gated_deltanet.layers.rotary import rotate
+from gated_deltanet.ops.rotary import rotate
 
 
 def turned(x, positions, theta):
@@ -16,7 +16,7 @@ def test_queries_and_keys_are_turned_by_their_positions_as_exactly_as_their_dtyp
     q, k = torch.randn(2, 5, 6, 8), torch.randn(2, 5, 3, 8)
     at = torch.tensor([[0, 1, 2, 3, 4], [90, 91, 92, 93, 94]])
     for dtype, tolerance in [(torch.float32, 1e-5), (torch.float64, 1e-13)]:
-        for x, got in zip((q, k), rotate(q.to(dtype), k.to(dtype), at, 10000.0), strict=True):
+        for x, got in zip((q, k), rotate(at, 10000.0, q.to(dtype), k.to(dtype)), strict=True):
             assert got.dtype == dtype
             assert (got - turned(x, at, 10000.0)).abs().max() < tolerance
 

@@ -1,5 +1,7 @@
 """Rotary position embedding. A token's position is how many tokens its sequence has seen before it."""
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -23,18 +25,30 @@ def advance(length: Tensor | None, x: Tensor, cu_seqlens: Tensor | None) -> Tens
     return new if length is None else length + new
 
 
-def rotate(q: Tensor, k: Tensor, positions: Tensor, theta: float) -> tuple[Tensor, Tensor]:
-    """Turn the pair (x_i, x_{i + d/2}) of each head by position · theta^(−2i/d).
+def angles(positions: Tensor, d: int, theta: float, dtype: torch.dtype = torch.float32) -> Tensor:
+    """[…, d / 2]: position · theta^(−2i/d). positions: […]."""
+    speed = theta ** (-torch.arange(0, d, 2, dtype=dtype, device=positions.device) / d)
+    return positions[..., None] * speed
 
-    q, k: [B, L, H, d], of any two numbers of heads H. positions: [B, L].
+
+def rotate(positions: Tensor, theta: float, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """Turn the pair (x_i, x_{i + d/2}) of each head by the i-th of its position's `angles`.
+
+    positions: [B, L]. tensors: [B, L, H, d], of any numbers of heads H.
     """
-    d, dtype = q.shape[-1], torch.promote_types(q.dtype, torch.float32)
-    speed = theta ** (-torch.arange(0, d, 2, dtype=dtype, device=q.device) / d)
-    angle = positions[..., None, None] * speed  # [B, L, 1, d / 2]
+    dtype = torch.promote_types(tensors[0].dtype, torch.float32)
+    angle = angles(positions, tensors[0].shape[-1], theta, dtype)[:, :, None]  # [B, L, 1, d / 2]
     cos, sin = angle.cos(), angle.sin()
 
     def turned(x: Tensor) -> Tensor:
         a, b = x.to(dtype).chunk(2, -1)
         return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
 
-    return turned(q), turned(k)
+    return tuple(map(turned, tensors))
+
+
+@lru_cache(maxsize=8)  # every layer of a model asks for the same, step after step
+def table(count: int, d: int, theta: float) -> Tensor:
+    """[count, d] float32, on the CPU: cosines and then sines of the `angles` of the first `count` positions."""
+    angle = angles(torch.arange(count), d, theta)
+    return torch.cat([angle.cos(), angle.sin()], -1)
