@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +23,7 @@ from .timing import turns
 Row = dict[str, Any]
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::addmm_", "aten::bmm", "aten::baddbmm")
 ATTENTION = "aten::_scaled_dot_product"  # torch's fused kernel, native too, but not ours
+ARTICLE = 300  # tokens of the median document of a packed row, about an encyclopedia's; a third is over 460
 FORWARD = "GeneratedBackwardFor_gdn_"  # what torch calls the forward of an operator that can be differentiated
 
 
@@ -31,6 +33,16 @@ class Cell(NamedTuple):
     preset: str
     length: int
     batch: int
+    packed: bool = False  # rows of documents, as in training, rather than of one each
+
+    def ends(self) -> list[int]:
+        """Where sequences begin and end in all rows together, the same for every preset."""
+        tokens, normal = self.length * self.batch, torch.Generator().manual_seed(0)
+        ends = {*range(0, tokens + 1, self.length)}
+        if self.packed:
+            documents = (ARTICLE * torch.randn(tokens // 8 + 1, generator=normal).exp()).long() + 8
+            ends |= {end for end in documents.cumsum(0).tolist() if end < tokens}
+        return sorted(ends)
 
 
 class Times(NamedTuple):
@@ -49,6 +61,7 @@ def train(
     dtype: str = "float32",
     rounds: int = 3,
     minutes: float = 60,
+    packed: bool = False,
     checkpointing: bool = False,
     keep_memory: bool = False,
     track: Callable[[Sequence], Iterable[Any]] = iter,
@@ -56,11 +69,12 @@ def train(
     """How fast models train in each shape, (length, batch): a document of plain JSON values, a row for each.
 
     presets: or architectures of this size; without any the paper's ten. dtype: float32, or bfloat16, which is autocast
-    over float32 weights. rounds: of which none but the first begins that would end after `minutes`. checkpointing: keep
-    only the blocks' inputs for backward. keep_memory: page faults do not count (with glibc). track: wraps the turns to
-    show progress. `figures.draw_train` draws it.
+    over float32 weights. rounds: of which none but the first begins that would end after `minutes`. packed: rows of
+    documents of unequal length, a median of 300 tokens, each from an empty state. checkpointing: keep only the blocks'
+    inputs for backward. keep_memory: page faults do not count (with glibc). track: wraps the turns to show progress.
+    `figures.draw_train` draws it.
     """
-    cells, settings = chosen(presets, size, shapes, dtype)
+    cells, settings = chosen(presets, size, shapes, dtype, packed)
     if rounds < 1:
         raise ValueError(f"--rounds is {rounds}, expected at least 1")
     settings |= {"rounds": rounds, "minutes": minutes, "checkpointing": checkpointing, "keep_memory": keep_memory}
@@ -84,15 +98,16 @@ def profile(
 
 
 def chosen(
-    presets: Sequence[str], size: str, shapes: Sequence[tuple[int, int]], dtype: str
+    presets: Sequence[str], size: str, shapes: Sequence[tuple[int, int]], dtype: str, packed: bool = False
 ) -> tuple[list[Cell], dict[str, Any]]:
     """Every preset in every shape, checked, and the settings to record."""
     if dtype not in ("float32", "bfloat16"):
         raise ValueError(f"--dtype is {dtype!r}, expected float32 or bfloat16")
     if not shapes:
         raise ValueError("--shapes is empty, expected some such as 2Kx16")
-    cells = [Cell(preset, *shape) for preset in choose(presets, size) for shape in shapes]
-    return cells, {"presets": list(presets), "size": size, "shapes": [list(shape) for shape in shapes], "dtype": dtype}
+    cells = [Cell(preset, *shape, packed) for preset in choose(presets, size) for shape in shapes]
+    settings = {"presets": list(presets), "size": size, "shapes": [list(shape) for shape in shapes], "dtype": dtype}
+    return cells, settings | {"packed": packed}
 
 
 def beside_plan(cell: Cell, dtype: str, peak_flops: float, checkpointing: bool = False) -> Row:
@@ -140,7 +155,8 @@ def sum_of(times: Times) -> float:
 def row(cell: Cell, dtype: str, times: Times, matmul_flops: float, peak_bytes: int | None) -> Row:
     """mfu: useful FLOPs as a share of the best that torch.mm reached in the same run and dtype."""
     config, tokens = get_preset(cell.preset), cell.length * cell.batch
-    flops = train_flops(config, cell.length)
+    lengths = [end - begin for begin, end in pairwise(cell.ends())]
+    flops = sum(n * train_flops(config, n) for n in lengths) / tokens
     speed = tokens / sum_of(times)
     return {
         **cell._asdict(),
@@ -174,10 +190,14 @@ class Trial:
         self.model.checkpointing = checkpointing
         self.optimiser = torch.optim.AdamW(self.model.parameters(), fused=True)
         self.tokens = torch.randint(self.model.config.vocab_size, (cell.batch, cell.length + 1))
+        self.cu_seqlens = torch.tensor(cell.ends()) if cell.packed else None
 
     def gradients(self) -> Tensor:
         with torch.autocast("cpu", torch.bfloat16, enabled=self.dtype == "bfloat16"):
-            loss = self.model.loss(self.tokens[:, :-1], self.tokens[:, 1:].contiguous())
+            tokens, targets = self.tokens[:, :-1], self.tokens[:, 1:]
+            if self.cu_seqlens is not None:
+                tokens, targets = tokens.reshape(1, -1), targets.reshape(1, -1)
+            loss = self.model.loss(tokens, targets.contiguous(), cu_seqlens=self.cu_seqlens)
         loss.backward()
         return loss.detach()
 

@@ -32,6 +32,8 @@ class Train:
     """Give each so many turns, if there is time."""
     minutes: float = 60
     """Begin no further round that would end after so many minutes."""
+    packed: bool = False
+    """Pack documents of unequal length into each row, as training does, rather than give each a row."""
     checkpointing: bool = False
     """Keep only the blocks' inputs for backward and run the blocks again."""
     keep_memory: bool = False
@@ -79,6 +81,7 @@ def measured(options: Train) -> dict[str, Any]:
         dtype=options.dtype,
         rounds=options.rounds,
         minutes=options.minutes,
+        packed=options.packed,
         checkpointing=options.checkpointing,
         keep_memory=options.keep_memory,
         track=partial(tracked, what="training"),
@@ -105,7 +108,8 @@ def speed_table(document: dict[str, Any]) -> tuple[str, list[str], list[list[str
     from gated_deltanet.quantity import show_count, show_size
 
     rows = [row for row in document["rows"] if "left_out" not in row]
-    title = f"Training speed, {document['settings']['dtype']}"
+    settings = document["settings"]
+    title = f"Training speed, {settings['dtype']}{', packed documents' if settings['packed'] else ''}"
     columns = ["preset", "shape", "tokens/s", "MFU", "GiB", "s/step", "flat"]
     return title, columns, [
         [

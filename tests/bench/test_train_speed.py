@@ -21,13 +21,23 @@ def hurry(monkeypatch):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_every_cell_is_measured(dtype):
     rows = train.measure(CELLS, dtype, rounds=2)
-    assert [(row["preset"], row["length"], row["batch"]) for row in rows] == CELLS
+    assert [(row["preset"], row["length"], row["batch"], row["packed"]) for row in rows] == CELLS
     for row in rows:
         assert row["tokens_per_second"] == pytest.approx(64 / row["seconds"])
         assert row["mfu"] == pytest.approx(
             row["flops_per_token"] * row["tokens_per_second"] / row["matmul_gflops"] / 1e9
         )
         assert 0 < row["optimiser_seconds"] < row["seconds"]
+
+
+def test_packed_rows_hold_documents_and_none_goes_over_the_end_of_its_row():
+    ends = Cell("gdn-nano", 512, 4, packed=True).ends()
+    assert {0, 512, 1024, 1536, 2048} < {*ends}
+    assert ends == sorted(ends)
+    assert ends[-1] == 2048
+    (packed,) = train.measure([Cell("transformer-nano", 512, 1, packed=True)], "float32")
+    (whole,) = train.measure([Cell("transformer-nano", 512, 1)], "float32")
+    assert packed["flops_per_token"] < whole["flops_per_token"]
 
 
 def test_a_step_learns_from_the_same_tokens():

@@ -84,9 +84,10 @@ def attention(
         length = torch.zeros(sizes["N"], dtype=torch.int64, device=q.device)
         k_cache, v_cache = (x.new_zeros(sizes["N"], 0, *x.shape[2:]) for x in (k, v))
         cache = KVCache(k_cache, v_cache, length)
+    seen = cache.length
 
     def turned(*tensors: Tensor) -> tuple[Tensor, ...]:
-        return tensors if rope_theta is None else rotate(positions(cache.length, q, cu_seqlens), rope_theta, *tensors)
+        return tensors if rope_theta is None else rotate(positions(seen, q, cu_seqlens), rope_theta, *tensors)
 
     if native and not steps:
         o = form(q, k, v, *cache, cu_seqlens, window, rope_theta)  # which turns q and k as it reads them
