@@ -13,19 +13,14 @@ INLINE vec times_power(vec p, vec n) {
     return p * (vec)((half + 127) << 23) * (vec)((whole - half + 127) << 23);
 #endif
 }
-INLINE vec nearest(vec x) {  // a whole number, for less than 2²²: adding so much leaves no digits behind the point
-    const float shift = 0x1.8p23f;
-    return x + shift - shift;
-}
-INLINE vec clamp(vec x, float least, float most) {  // NaN stays NaN
-    x = broadcast(most) < x ? broadcast(most) : x;
-    return broadcast(least) > x ? broadcast(least) : x;
-}
+constexpr float SHIFT = 0x1.8p23f;  // adding it rounds what is below 2²² to a whole number, which the low bits then hold
 
 // Within 2 ulp; 0 and infinity at the ends, NaN stays NaN. x = n ln 2 + r.
 INLINE vec exp(vec x) {
-    x = clamp(x, -104, 89);
-    vec n = nearest(x * 1.44269504f);
+    const vec most = broadcast(89), least = broadcast(-104);
+    x = most < x ? most : x;
+    x = least > x ? least : x;
+    vec n = x * 1.44269504f + SHIFT - SHIFT;
     vec r = x - n * 0.693359375f + n * 2.12194440e-4f;
     vec p = 1.9875691500e-4f * r + 1.3981999507e-3f;
     p = p * r + 8.3334519073e-3f;
@@ -35,21 +30,27 @@ INLINE vec exp(vec x) {
     p = p * (r * r) + r + 1;
     return times_power(p, n);
 }
-// 2ˣ, as exact and cheaper: x = n + r without an error. 1 at 0.
+// 2ˣ, as exact and cheaper: x = n + r without an error, and n is added to the exponent. 1 at 0, infinity from 128 on; what
+// is below the smallest normal number may be 0.
 INLINE vec exp2(vec x) {
 #ifdef __AVX512F__
     vec r = (vec)_mm512_maskz_reduce_ps(0xffff, (__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);  // 0 of ±∞
-    vec n = x - r;
 #else
-    x = clamp(x, -150, 129);
-    vec n = nearest(x), r = x - n;
+    const vec most = broadcast(128);
+    x = most < x ? most : x;
+    vec shifted = x + SHIFT, r = x - (shifted - SHIFT);
 #endif
     vec p = 1.535336230e-4f * r + 1.339887457e-3f;
     p = p * r + 9.618437358e-3f;
     p = p * r + 5.550332471e-2f;
     p = p * r + 2.402264791e-1f;
     p = p * r + 6.931472029e-1f;
-    return times_power(p * r + 1, n);
+    p = p * r + 1;
+#ifdef __AVX512F__
+    return times_power(p, x - r);
+#else
+    return x < -126 ? vec{} : (vec)((bits)p + ((bits)shifted << 23));
+#endif
 }
 INLINE vec sigmoid(vec x) { return 1 / (1 + exp(-x)); }
 INLINE vec silu(vec x) { return x / (1 + exp(-x)); }

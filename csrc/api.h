@@ -97,4 +97,14 @@ struct Scan {
     const float *dlast_state;
     float *dstate;
 };
+
+// The losses of rows of logits.
+struct CrossEntropy {
+    int64_t rows, V, threads;
+    int64_t bfloat16;  // the logits
+    void *logits;      // [rows, V]
+    const int64_t *targets;
+    float *losses;
+    const float *dlosses;  // of the losses: the logits become their own gradient. Or NULL: they stay
+};
 }

@@ -18,7 +18,8 @@
     X(swiglu_forward, SwiGLU)                    \
     X(swiglu_backward, SwiGLU)                   \
     X(selective_scan_forward, Scan)              \
-    X(selective_scan_backward, Scan)
+    X(selective_scan_backward, Scan)             \
+    X(cross_entropy, CrossEntropy)
 
 struct Kernels {
     const char *instruction_set;
