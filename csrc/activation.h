@@ -4,13 +4,23 @@
 
 namespace GDN_ISA {
 
-// Within 2 ulp; 0 and infinity at the ends, NaN stays NaN. x = n ln 2 + r, then 2ⁿ in two factors, for subnormal results.
+// p · 2ⁿ, n a whole number. Without an instruction for it n is at most some hundreds, in two factors for subnormal results.
+INLINE vec times_power(vec p, vec n) {
+#ifdef __AVX512F__
+    return (vec)_mm512_maskz_scalef_ps(0xffff, (__m512)p, (__m512)n);  // g++ 12 warns of it without a mask
+#else
+    ints whole = __builtin_convertvector(n, ints), half = whole >> 1;
+    return p * (vec)((half + 127) << 23) * (vec)((whole - half + 127) << 23);
+#endif
+}
+constexpr float SHIFT = 0x1.8p23f;  // adding it rounds what is below 2²² to a whole number, which the low bits then hold
+
+// Within 2 ulp; 0 and infinity at the ends, NaN stays NaN. x = n ln 2 + r.
 INLINE vec exp(vec x) {
-    const float shift = 0x1.8p23f;  // adding it rounds to a whole number, which the low bits then hold
     const vec most = broadcast(89), least = broadcast(-104);
     x = most < x ? most : x;
     x = least > x ? least : x;
-    vec shifted = x * 1.44269504f + shift, n = shifted - shift;
+    vec n = x * 1.44269504f + SHIFT - SHIFT;
     vec r = x - n * 0.693359375f + n * 2.12194440e-4f;
     vec p = 1.9875691500e-4f * r + 1.3981999507e-3f;
     p = p * r + 8.3334519073e-3f;
@@ -18,8 +28,29 @@ INLINE vec exp(vec x) {
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * (r * r) + r + 1;
-    ints whole = (ints)shifted - (ints)broadcast(shift), half = whole >> 1;
-    return p * (vec)((half + 127) << 23) * (vec)((whole - half + 127) << 23);
+    return times_power(p, n);
+}
+// 2ˣ, as exact and cheaper: x = n + r without an error, and n is added to the exponent. 1 at 0, infinity from 128 on; what
+// is below the smallest normal number may be 0.
+INLINE vec exp2(vec x) {
+#ifdef __AVX512F__
+    vec r = (vec)_mm512_maskz_reduce_ps(0xffff, (__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);  // 0 of ±∞
+#else
+    const vec most = broadcast(128);
+    x = most < x ? most : x;
+    vec shifted = x + SHIFT, r = x - (shifted - SHIFT);
+#endif
+    vec p = 1.535336230e-4f * r + 1.339887457e-3f;
+    p = p * r + 9.618437358e-3f;
+    p = p * r + 5.550332471e-2f;
+    p = p * r + 2.402264791e-1f;
+    p = p * r + 6.931472029e-1f;
+    p = p * r + 1;
+#ifdef __AVX512F__
+    return times_power(p, x - r);
+#else
+    return x < -126 ? vec{} : (vec)((bits)p + ((bits)shifted << 23));
+#endif
 }
 INLINE vec sigmoid(vec x) { return 1 / (1 + exp(-x)); }
 INLINE vec silu(vec x) { return x / (1 + exp(-x)); }

@@ -81,12 +81,16 @@ struct SwiGLU {
 // selective_scan, forward and backward. The D channels go in `parts` ranges of `channels`, a multiple of 16.
 struct Scan {
     int64_t N, D, n, parts, channels, threads;
+    int64_t segment;   // tokens between checkpoints
     int64_t bfloat16;  // x, B, C, y and dy, dx; everything else is float
     const int64_t *ends;
     Rows x, dt, B, C;  // heads are not used
     const float *A, *state;  // [D, n], [N, D, n]
     Rows y;
     float *last_state;
+    // Training: the state before every segment, [ends[N] / segment + N, n, D], n rounded up to eights, D to sixteens.
+    // NULL for inference.
+    float *checkpoints;
     // Backward only.
     Rows dy, dx, ddt;
     float *dBC, *dA;  // [parts, tokens, 2, n] and [N, D, n], to be summed over parts and N
@@ -110,5 +114,15 @@ struct Attention {
     // Backward only.
     Rows do_, dq, dk, dv;
     void *dk_cache, *dv_cache;  // slots that nobody sees are not written
+};
+
+// The losses of rows of logits.
+struct CrossEntropy {
+    int64_t rows, V, threads;
+    int64_t bfloat16;  // the logits
+    void *logits;      // [rows, V]
+    const int64_t *targets;
+    float *losses;
+    const float *dlosses;  // of the losses: the logits become their own gradient. Or NULL: they stay
 };
 }

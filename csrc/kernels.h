@@ -21,7 +21,8 @@
     X(selective_scan_backward, Scan)             \
     X(attention_forward, Attention)              \
     X(attention_backward, Attention)             \
-    X(attention_step, Attention)
+    X(attention_step, Attention)                 \
+    X(cross_entropy, CrossEntropy)
 
 struct Kernels {
     const char *instruction_set;

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from native_recording import record, write
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 TESTS = Path(__file__).parents[1] / "tests"
 sys.path[:0] = [str(TESTS), str(TESTS / "ops")]  # the inputs and the budget are the tests'
@@ -27,6 +28,7 @@ from gated_deltanet.bench.budget import Yardstick  # noqa: E402
 from gated_deltanet.ops.attention import cpp as cpp_attention  # noqa: E402
 from gated_deltanet.ops.gated_delta_mix import BACKENDS as MIXES  # noqa: E402
 from gated_deltanet.ops.gated_delta_rule import cpp_recurrent  # noqa: E402
+from gated_deltanet.ops.linear_cross_entropy import cpp as losses  # noqa: E402
 
 ENDS = torch.tensor([0, 0, 5, 5, 70, 71, 200, 203, 203])  # no token, one, and more than lie between checkpoints
 PACKED = {"B": 1, "L": int(ENDS[-1]), "N": len(ENDS) - 1}
@@ -188,10 +190,27 @@ def row_cases() -> Iterator[Case]:
     yield of_op("swiglu", "inference", mlps.random_inputs(5, 83))._replace(training=False)
 
 
+def loss_cases() -> Iterator[Case]:
+    """The losses of rows, and the gradient in place of the logits."""
+
+    def reference(logits, targets, dlosses):
+        p, log_p = logits.softmax(1), logits.log_softmax(1)
+        of_target = one_hot(targets, logits.shape[1])
+        return -(log_p * of_target).sum(1), (p - of_target) * dlosses[:, None].to(p.dtype)
+
+    def form(logits, targets, dlosses):
+        return losses.of_rows(logits, targets, dlosses.float())
+
+    normal = partial(torch.randn, generator=torch.Generator().manual_seed(0))
+    for rows, V in ((1, 2), (5, 3), (19, 67), (3, 1000), (300, 128)):
+        inputs = {"logits": 3 * normal(rows, V), "targets": torch.arange(rows) * 7 % V, "dlosses": normal(rows)}
+        yield Case(f"linear_cross_entropy, {rows}×{V}", form, reference, inputs, training=False)
+
+
 def every_case() -> Iterator[Case]:
     for backend in ("cpp", "cpp-recurrent"):
         yield from rule_cases(backend)
-    for cases in (step_cases, attention_cases, softmax_cases, scan_cases, conv_cases, row_cases):
+    for cases in (step_cases, attention_cases, softmax_cases, scan_cases, conv_cases, row_cases, loss_cases):
         yield from cases()
 
 

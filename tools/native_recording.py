@@ -19,7 +19,13 @@ from gated_deltanet.ops import native
 
 POINTER = ctypes.sizeof(ctypes.c_void_p)
 STEP_OPERANDS = ("q", "k", "v", "log_alpha", "beta", "state", "last_state", "o")  # as in csrc/api.h
-RESULTS = {"o": "output 0", "y": "output 0", "last_state": "output 1"}  # fields, as `outputs_and_grads` names them
+RESULTS = {  # fields, as `outputs_and_grads` names them
+    "o": "output 0",
+    "y": "output 0",
+    "last_state": "output 1",
+    "losses": "output 0",
+    "logits": "output 1",
+}
 
 
 class Call(NamedTuple):

@@ -66,8 +66,13 @@ def check_gates(op: str, **arguments: Tensor | None) -> None:
             continue
         if x.dtype not in FLOATS:
             raise ValueError(f"{op}: {name} is {x.dtype}, expected float32, bfloat16, float16 or float64")
-        if values_are_cheap(x) and not torch.equal(x, x):  # NaN differs from itself
+        if values_are_cheap(x) and holds_nan(x):
             raise ValueError(f"{op}: {name} holds NaN, expected numbers")
+
+
+def holds_nan(x: Tensor) -> bool:
+    """By what takes 0.5 µs for few numbers, or by what takes a tenth of the time for many."""
+    return bool(x.amin().isnan()) if x.numel() > 8192 else not torch.equal(x, x)  # NaN differs from itself
 
 
 def check_groups(op: str, H: int, H_v: int) -> None:

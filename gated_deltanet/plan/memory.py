@@ -15,7 +15,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from gated_deltanet.models import ModelConfig, count
 from gated_deltanet.models.model import Block
-from gated_deltanet.ops.linear_cross_entropy.blocked import LOGITS
+from gated_deltanet.ops.linear_cross_entropy import blocked, cpp
 
 from .sharding import FLOAT, HALF, Sharding
 
@@ -76,8 +76,11 @@ def activation_bytes(config: ModelConfig, step: Step, blocks: list[float]) -> fl
 
 
 def loss_bytes(config: ModelConfig, step: Step) -> float:
-    """The logits of some tokens, their softmax and its gradient."""
-    return 3 * FLOAT * min(LOGITS, step.batch * step.length * config.vocab_size)
+    """The logits of some tokens; on a GPU also their softmax and its gradient, on a CPU the head's gradient, kept."""
+    tokens, V = step.batch * step.length, config.vocab_size
+    if step.precision == "gpu":
+        return 3 * FLOAT * V * min(tokens, blocked.most_tokens(V))
+    return FLOAT * V * (min(tokens, cpp.block_size(V)) + config.d_model)
 
 
 def chunk_states(config: ModelConfig, step: Step) -> float:

@@ -87,6 +87,7 @@ def test_shares_of_a_step_add_up():
         ("GeneratedBackwardFor_gdn_swiglu_cpp_default", "native"),
         ("GeneratedBackwardFor_gdn_swiglu_cpp_defaultBackward", "other"),
         ("gdn::linear_cross_entropy_blocked", "other"),
+        ("gdn::linear_cross_entropy_total_cpp", "native"),
         ("aten::_scaled_dot_product_flash_attention_for_cpu", "native"),
         ("aten::copy_", "other"),
     ],

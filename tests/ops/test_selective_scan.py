@@ -207,4 +207,5 @@ def test_bad_input_is_named(change, message):
 @pytest.mark.parametrize("form", BACKENDS)
 def test_operator_passes_torch_opcheck(form):
     leaves = tuple(x.requires_grad_() for x in random_inputs(L=5, D=3, n=2).values())
-    torch.library.opcheck(operator("selective_scan", form), (*leaves, None))
+    flags = {"cpp": (True,)}.get(form, ())
+    torch.library.opcheck(operator("selective_scan", form), (*leaves, None, *flags))

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from .. import checks
 from ..library import operator
-from . import blocked, reference
+from . import blocked, cpp, reference
 
 SCHEMA = "(Tensor x, Tensor weight, Tensor targets, int ignore_index) -> Tensor"
 
@@ -17,6 +17,7 @@ def _fake(x, weight, targets, ignore_index):
 BACKENDS = {
     "reference": operator("linear_cross_entropy_reference", SCHEMA, reference.forward, _fake),
     "blocked": operator("linear_cross_entropy_blocked", SCHEMA, blocked.forward, _fake, blocked.backward),
+    "cpp": operator("linear_cross_entropy_cpp", SCHEMA, cpp.forward, _fake, cpp.backward),
 }
 
 
@@ -35,7 +36,8 @@ def linear_cross_entropy(
 
     x: [..., d]. weight: [V, d], in x's dtype. targets: [...], int64 in [0, V), or ignore_index where nothing is asked.
     reduction: "mean" (over the tokens not ignored; 0 with zero gradients if there are none), "sum", or "none".
-    backend: "reference" (all logits at once), "blocked" (a bounded number of logits at a time), or "auto".
+    backend: "reference" (all logits at once), "blocked" (a bounded number of logits at a time), "cpp" (likewise,
+    read by a native kernel, on a CPU, float32 and bfloat16), or "auto": cpp where it can run, else blocked.
 
     Returns the loss, or with "none" the losses: [...], 0 where ignored; float32, or float64 with float64 inputs.
     """
@@ -47,13 +49,12 @@ def linear_cross_entropy(
         raise ValueError(f"{op}: reduction is {checks.shown(reduction)}, expected 'mean', 'sum' or 'none'")
     checks.check_whole(op, "ignore_index", ignore_index)
     _check_targets(op, targets, sizes["V"], ignore_index)
-    form = checks.choose_backend(op, BACKENDS, backend, auto="blocked")
-    losses = form(x.reshape(-1, sizes["d"]), weight, targets.flatten(), ignore_index)
+    form = checks.choose_backend(op, BACKENDS, backend, auto="blocked", like=x)
+    inputs = (x.reshape(-1, sizes["d"]), weight, targets.flatten(), ignore_index)
     if reduction == "none":
-        return losses.view(targets.shape)
-    if reduction == "sum":
-        return losses.sum()
-    return losses.sum() / (targets != ignore_index).sum().clamp(min=1)
+        return form(*inputs).view(targets.shape)
+    total = cpp.total(*inputs) if form is BACKENDS["cpp"] else form(*inputs).sum()
+    return total if reduction == "sum" else total / (targets != ignore_index).sum().clamp(min=1)
 
 
 def _check_targets(op: str, targets: Tensor, V: int, ignore_index: int) -> None:

@@ -1,5 +1,7 @@
 """The cross entropy of a linear layer on blocks of tokens: [T, V] logits never exist, backward makes them again."""
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -9,9 +11,14 @@ from ..checks import accumulator
 LOGITS = 2**23  # of one block
 
 
-def blocks(targets: Tensor, V: int, ignore_index: int) -> tuple[Tensor, ...]:
-    """The tokens that count, some at a time."""
-    return (targets != ignore_index).nonzero()[:, 0].split(max(1, LOGITS // V))
+def most_tokens(V: int) -> int:
+    """Of a block."""
+    return max(1, LOGITS // V)
+
+
+def blocks(targets: Tensor, ignore_index: int, size: int) -> tuple[Tensor, ...]:
+    """The tokens that count, so many at a time."""
+    return (targets != ignore_index).nonzero()[:, 0].split(size)
 
 
 def widen(x: Tensor) -> Tensor:
@@ -19,10 +26,29 @@ def widen(x: Tensor) -> Tensor:
     return x.float() if x.dtype == torch.float16 else x
 
 
+class Gradients(NamedTuple):
+    """Of x, and of weight as a sum over blocks, in the dtype of sums."""
+
+    dx: Tensor
+    dweight: Tensor
+
+    @classmethod
+    def zero(cls, x: Tensor, weight: Tensor) -> "Gradients":
+        return cls(x.new_zeros(x.shape), weight.new_zeros(weight.shape, dtype=accumulator(x)))
+
+    def add(self, tokens: Tensor, dlogits: Tensor, x: Tensor, weight: Tensor) -> None:
+        """Those of a block. dlogits: [t, V], x: [t, d]."""
+        self.dx[tokens] = dlogits @ weight
+        if self.dweight.dtype == x.dtype:
+            self.dweight.addmm_(dlogits.mT, x)
+        else:
+            self.dweight.add_(dlogits.mT @ x)
+
+
 def forward(x, weight, targets, ignore_index):
     x, weight = widen(x), widen(weight)
     losses = torch.zeros(len(x), dtype=accumulator(x), device=x.device)
-    for tokens in blocks(targets, len(weight), ignore_index):
+    for tokens in blocks(targets, ignore_index, most_tokens(len(weight))):
         logits = (x[tokens] @ weight.mT).to(losses.dtype)
         losses[tokens] = F.cross_entropy(logits, targets[tokens], reduction="none")
     return losses
@@ -31,15 +57,10 @@ def forward(x, weight, targets, ignore_index):
 def backward(grads, x, weight, targets, ignore_index):
     (dlosses,), dtype, given = grads, accumulator(x), x.dtype
     x, weight = widen(x), widen(weight)
-    dx, dweight = torch.zeros_like(x), torch.zeros_like(weight, dtype=dtype)
-    for tokens in blocks(targets, len(weight), ignore_index):
+    gradients = Gradients.zero(x, weight)
+    for tokens in blocks(targets, ignore_index, most_tokens(len(weight))):
         x_ = x[tokens]
         dlogits = (x_ @ weight.mT).to(dtype).softmax(1)
         dlogits[torch.arange(len(tokens), device=x.device), targets[tokens]] -= 1
-        dlogits = dlogits.mul_(dlosses[tokens, None]).to(x.dtype)
-        dx[tokens] = dlogits @ weight
-        if dtype == x.dtype:
-            dweight.addmm_(dlogits.mT, x_)
-        else:
-            dweight += dlogits.mT @ x_
-    return dx.to(given), dweight.to(given)
+        gradients.add(tokens, dlogits.mul_(dlosses[tokens, None]).to(x.dtype), x_, weight)
+    return tuple(x.to(given) for x in gradients)

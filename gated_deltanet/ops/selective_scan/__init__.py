@@ -25,7 +25,7 @@ def _reference(x, dt, A, B, C, state, cu_seqlens):
 BACKENDS = {
     "reference": operator("selective_scan_reference", SCHEMA, _reference, _fake),
     "chunkwise": operator("selective_scan_chunkwise", SCHEMA, chunkwise.forward, _fake, chunkwise.backward),
-    "cpp": operator("selective_scan_cpp", SCHEMA, cpp.forward, _fake, cpp.backward),
+    "cpp": cpp.scan,
 }
 
 
@@ -97,5 +97,5 @@ def _check(
 
 
 def _check_dt(op: str, dt: Tensor) -> None:
-    if checks.values_are_cheap(dt) and bool((dt < 0).any()):
-        raise ValueError(f"{op}: dt holds {dt.min().item():.4g}, expected values ≥ 0 (apply softplus first)")
+    if checks.values_are_cheap(dt) and dt.numel() and (least := dt.amin().item()) < 0:
+        raise ValueError(f"{op}: dt holds {least:.4g}, expected values ≥ 0 (apply softplus first)")
