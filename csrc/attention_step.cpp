@@ -9,8 +9,7 @@
 namespace GDN_ISA {
 namespace {
 
-constexpr long PIECE = 256;    // slots of a task
-constexpr long TOGETHER = 16;  // slots whose values are added in one go
+constexpr long PIECE = 256;  // slots of a task
 
 // Σ x[i] in number i: each round adds the halves of two vectors, and so makes one of them.
 INLINE vec sums(vec (&x)[W]) {
@@ -24,19 +23,12 @@ INLINE vec sums(vec (&x)[W]) {
 template <class T> struct Step {
     const Attention &a;
     long group, dk, dv;
-    float *Q, *scores;  // [H, dk], [H, PIECE]
+    float *Q, *scores, *products;  // [H, dk], [H, PIECE], [H, W, W]
 
     Step(const Attention &a, Take &take)
-        : a(a), group(a.H / a.H_kv), dk(round_up(a.d, W)), dv(round_up(a.d_v, W)), Q(take(a.H * dk)), scores(take(a.H * PIECE)) {}
+        : a(a), group(a.H / a.H_kv), dk(round_up(a.d, W)), dv(round_up(a.d_v, W)), Q(take(a.H * dk)), scores(take(a.H * PIECE)), products(take(a.H * W * W)) {}
 
     const T *slot(const void *cache, long n, long i, long width) const { return (const T *)cache + (n * a.capacity + i) * a.H_kv * width; }
-
-    // Asks for the next block in the order of memory, a key head's share of it at a time.
-    INLINE void ask(const T *block, long h, long share) const {
-        if (h % group) return;
-        const char *p = (const char *)(block + h / group * share);
-        for (long i = 0; i < share * long(sizeof(T)); i += 64) __builtin_prefetch(p + i, 0, 2);
-    }
 
     void read_queries(long n) {
         float scale = LOG2_E / std::sqrt(float(a.d));
@@ -47,27 +39,25 @@ template <class T> struct Step {
         }
     }
 
-    // scores[h, i] = q_h · k_i, for W keys at a time.
+    // scores[h, i] = q_h · k_i. Keys are read in the order of memory, and the vectors of W of them summed together.
     KERNEL void score(long n, long first, long count) {
-        long next = W * a.H_kv * a.d;
         for (long i = 0; i < count; i += W) {
-            const T *block = slot(a.k_cache, n, first + i, a.d);
             long keys = std::min<long>(W, count - i);
+            for (long key = 0; key < keys; key++) {
+                const T *k = slot(a.k_cache, n, first + i + key, a.d);
+                for (long h = 0; h < a.H; h++) store(products + (h * W + key) * W, product(Q + h * dk, k + h / group * a.d));
+            }
             for (long h = 0; h < a.H; h++) {
-                ask(block + next, h, W * a.d);
-                const T *k = block + h / group * a.d;
-                store(scores + h * PIECE + i, keys == W ? products<true>(Q + h * dk, k, W) : products<false>(Q + h * dk, k, keys));
+                vec x[W];
+                UNROLL for (int key = 0; key < W; key++) x[key] = load(products + (h * W + key) * W);
+                store(scores + h * PIECE + i, sums(x));
             }
         }
     }
-    template <bool WHOLE> INLINE vec products(const float *q, const T *k, long keys) const {
-        vec x[W];
-        UNROLL for (int i = 0; i < W; i++) x[i] = vec{};
-        each_vector(a.d, [&](long j, auto part) INLINE_LAMBDA {
-            vec y = load(q + j);
-            UNROLL for (int i = 0; i < W; i++) x[i] += y * part.load(k + (WHOLE || i < keys ? i : 0) * a.H_kv * a.d + j);
-        });
-        return sums(x);
+    INLINE vec product(const float *q, const T *k) const {
+        vec total = {};
+        each_vector(a.d, [&](long j, auto part) INLINE_LAMBDA { total += load(q + j) * part.load(k + j); });
+        return total;
     }
 
     KERNEL void soften(long count, float *top, float *total) {
@@ -85,29 +75,17 @@ template <class T> struct Step {
         }
     }
 
-    // O[h] = Σ_i scores[h, i] v_i, for some keys at a time, so that memory is read in its order.
+    // O[h] = Σ_i scores[h, i] v_i, in the order of memory.
     KERNEL void add_values(long n, long first, long count, float *O) {
         std::memset(O, 0, a.H * dv * sizeof(float));
-        for (long i = 0; i < count; i += TOGETHER) {
-            const T *block = slot(a.v_cache, n, first + i, a.d_v);
-            long keys = std::min(TOGETHER, count - i);
+        for (long i = 0; i < count; i++) {
+            const T *v = slot(a.v_cache, n, first + i, a.d_v);
             for (long h = 0; h < a.H; h++) {
-                ask(block + TOGETHER * a.H_kv * a.d_v, h, TOGETHER * a.d_v);
-                const T *v = block + h / group * a.d_v;
-                const float *p = scores + h * PIECE + i;
-                long j = 0;
-                for (; j + 4 * W <= a.d_v; j += 4 * W) add_columns<4>(O + h * dv + j, p, v + j, keys, Whole());
-                for (; j + W <= a.d_v; j += W) add_columns<1>(O + h * dv + j, p, v + j, keys, Whole());
-                if (j < a.d_v) add_columns<1>(O + h * dv + j, p, v + j, keys, First{a.d_v - j});
+                float *o = O + h * dv, p = scores[h * PIECE + i];
+                const T *row = v + h / group * a.d_v;
+                each_vector(a.d_v, [&](long j, auto part) INLINE_LAMBDA { store(o + j, load(o + j) + p * part.load(row + j)); });
             }
         }
-    }
-    template <int N, class Part> INLINE void add_columns(float *o, const float *p, const T *v, long keys, Part part) const {
-        vec total[N];
-        UNROLL for (int n = 0; n < N; n++) total[n] = load(o + n * W);
-        for (long i = 0; i < keys; i++, v += a.H_kv * a.d_v)
-            UNROLL for (int n = 0; n < N; n++) total[n] += p[i] * part.load(v + n * W);
-        UNROLL for (int n = 0; n < N; n++) store(o + n * W, total[n]);
     }
 
     void run(long n, long first, long count, float *sums) {

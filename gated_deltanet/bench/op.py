@@ -96,14 +96,15 @@ def run(entries: Sequence[Entry | OpEntry], seconds: float, earlier: Sequence[Ro
 
 
 def row(entry: Entry | OpEntry, seconds: float, sgemm_gflops: float, peak_bytes: int | None) -> Row:
-    """us: µs per token and head; of a step behind a cache, of the whole call.
+    """us: µs per token and head; per token of a scan; of attention's step, of the whole call.
 
     gflops: useful ones. sgemm_gflops: what torch.mm reached in the same race.
     """
-    of_rule = isinstance(entry, Entry)
-    heads = entry.L * entry.H if of_rule or entry.what != "step" else 1
-    useful = FLOPS[entry.what] * entry.d_k * entry.d_v * heads if of_rule else op_baselines.flops(entry)
-    gflops = useful / seconds / 1e9
+    if isinstance(entry, Entry):
+        heads = entry.L * entry.H
+        gflops = FLOPS[entry.what] * entry.d_k * entry.d_v * heads / seconds / 1e9
+    else:
+        heads, gflops = op_baselines.units(entry), op_baselines.flops(entry) / seconds / 1e9
     return {
         **entry._asdict(),
         "us": seconds / heads * 1e6,

@@ -20,6 +20,7 @@ THEIRS = (
     "flex",
 )  # torch's fused attention, plain or with a mask over all pairs; flex attention
 D_INNER, D_STATE = 512, 16  # of the selective scan
+DECODED = 16  # sequences that are decoded together, so that their cache is larger than the processor's
 READ = "read"  # the yardstick of decoding: a sum over as many bytes as the cache has
 
 
@@ -86,6 +87,11 @@ def flops(entry: OpEntry) -> float:
     return (1 if entry.what == "forward" else 3.5) * 4 * entry.d * pairs * entry.H
 
 
+def units(entry: OpEntry) -> int:
+    """What a time is divided by: tokens and heads of attention, tokens of a scan; a step is one."""
+    return 1 if entry.what == "step" else entry.L * (entry.H if entry.op == "attention" else 1)
+
+
 def call_of(entry: OpEntry) -> Call:
     make = {"selective_scan": scan, "attention": decode if entry.what == "step" else attend}[entry.op]
     return make(entry)
@@ -139,13 +145,13 @@ def flex_compiles() -> bool:
 
 
 def decode(entry: OpEntry) -> Call:
-    """One token behind a cache of L, again and again at the same place."""
-    cache = [normal(1, entry.L, entry.H, entry.d, dtype=entry.dtype, seed=seed) for seed in range(2)]
+    """One token of each sequence behind a cache of L, again and again at the same place."""
+    cache = [normal(DECODED, entry.L, entry.H, entry.d, dtype=entry.dtype, seed=seed) for seed in range(2)]
     if entry.who == READ:
         everything = torch.cat([x.flatten() for x in cache]).view(torch.float32)
         return everything.sum
-    token = [normal(1, entry.H, entry.d, dtype=entry.dtype, seed=seed) for seed in range(3)]
-    length = torch.tensor([entry.L - 1])
+    token = [normal(DECODED, entry.H, entry.d, dtype=entry.dtype, seed=seed) for seed in range(3)]
+    length = torch.full((DECODED,), entry.L - 1)
     step = partial(ops.attention_step_, *token, backend=entry.who)
 
     @torch.no_grad()
