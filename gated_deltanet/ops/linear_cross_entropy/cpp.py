@@ -14,7 +14,7 @@ from .. import native
 from ..library import empty_contiguous, operator
 from .blocked import Gradients, blocks, most_tokens
 
-TOKENS, LOGITS = 256, 2**19  # of one block: with fewer tokens products are slow, more logits leave the cache
+TOKENS = 512  # of one block: with fewer products are slow, the logits of more leave the cache
 TOTAL_SCHEMA = "(Tensor x, Tensor weight, Tensor targets, int ignore_index, bool training) -> (Tensor, Tensor, Tensor)"
 
 
@@ -28,7 +28,8 @@ class CrossEntropy(ctypes.Structure):
 
 
 def block_size(V: int) -> int:
-    return min(max(TOKENS, LOGITS // V), most_tokens(V))
+    """Tokens. They may have twice the logits of `blocked`, which holds their softmax and its gradient besides."""
+    return min(TOKENS, 2 * most_tokens(V))
 
 
 def of_rows(logits: Tensor, targets: Tensor, dlosses: Tensor | None = None) -> Tensor:
