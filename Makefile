@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 CONSTRAINTS ?= constraints.txt
+# Even if the shell says otherwise, Python keeps what it compiles: else each of the tests' processes compiles torch anew.
+export PYTHONDONTWRITEBYTECODE =
 # --no-compile: Python compiles what is imported, pip would compile all of torch and transformers
 PIP = $(BIN)/python -m pip install --quiet --no-compile --constraint $(CONSTRAINTS)
 SOURCES := pyproject.toml $(CONSTRAINTS) constraints-tested.txt CMakeLists.txt $(wildcard csrc/*)
