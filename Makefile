@@ -3,8 +3,12 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 CONSTRAINTS ?= constraints.txt
+# Even if the shell says otherwise, Python keeps what it compiles: else each of the tests' processes compiles torch anew.
+export PYTHONDONTWRITEBYTECODE =
 # --no-compile: Python compiles what is imported, pip would compile all of torch and transformers
 PIP = $(BIN)/python -m pip install --quiet --no-compile --constraint $(CONSTRAINTS)
+# worksteal: neighbours stay together, so a module's fixture is made once and not by both
+PYTEST = $(BIN)/python -m pytest -n 2 --dist worksteal
 SOURCES := pyproject.toml $(CONSTRAINTS) constraints-tested.txt CMakeLists.txt $(wildcard csrc/*)
 
 # make test-slow adds the tests that take minutes.
@@ -15,10 +19,10 @@ demo: $(VENV)/.core
 	$(BIN)/gdn demo
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n 2
+	$(PYTEST)
 
 test-slow: $(VENV)/.test
-	$(BIN)/python -m pytest -n 2 -m 'slow or not slow'
+	$(PYTEST) -m 'slow or not slow'
 
 # The oldest torch that pyproject.toml allows, in an environment of its own.
 test-oldest-torch:
@@ -32,14 +36,14 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright --warnings
-	$(BIN)/python -m pytest -n 2
+	$(PYTEST)
 
 # The kernels under the address and undefined-behaviour sanitizers, their scratch memory filled with NaN.
 sanitize: $(VENV)/.test
 	cmake -S . -B build/sanitize -DGDN_SANITIZE=ON
 	cmake --build build/sanitize --parallel 2
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 \
-	UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 $(BIN)/python -m pytest -n 2 --native build/sanitize/libgdn.so -k 'cpp or native' tests/ops
+	UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 $(PYTEST) --native build/sanitize/libgdn.so -k 'cpp or native' tests/ops
 
 # Recorded calls of every kernel replayed without Python: on this machine, and for ARM if there are a cross compiler and an emulator.
 test-arm: $(VENV)/.test

@@ -27,7 +27,7 @@ from gated_deltanet import ops
 from gated_deltanet.bench.accuracy import flatten, is_float, outputs_and_grads
 from gated_deltanet.bench.budget import Yardstick
 from gated_deltanet.ops import native
-from gated_deltanet.ops.gated_delta_mix.reference import unit_keys
+from gated_deltanet.ops.gated_delta_mix.reference import EPS, unit_keys
 from gated_deltanet.ops.packing import each_sequence
 
 NEIGHBOURS = 4  # of a call, at which the recurrence is measured again before a miss counts
@@ -75,7 +75,8 @@ def uncancelled(q, k, v, *others):
 
 def unturned(q, k):
     """`unit_keys` by lengths without a gradient: what it subtracts is nearly all of the gradient where d_k is small."""
-    return (x * (y.detach() / x.detach()).nan_to_num() for x, y in zip((q, k), unit_keys(q, k), strict=True))
+    q, k = (x * torch.rsqrt(x.detach().square().sum(-1, keepdim=True) + EPS) for x in (q, k))
+    return q * q.shape[-1] ** -0.5, k
 
 
 def unturned_norm(x, gate, weight, eps):

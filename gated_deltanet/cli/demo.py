@@ -1,6 +1,7 @@
 """`gdn demo`: the main job."""
 
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,7 +44,7 @@ class Demo:
 
 def free(folder: Path) -> Path:
     """The folder, or the first of folder-2, folder-3, … that nobody has used."""
-    names = (folder, *(folder.with_name(f"{folder.name}-{i}") for i in range(2, 10**6)))
+    names = chain([folder], (folder.with_name(f"{folder.name}-{i}") for i in count(2)))
     return next(name for name in names if not name.exists())
 
 

@@ -10,13 +10,19 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
+from torch._C._functorch import peek_interpreter_stack
 
 from .checks import values_are_cheap
 
 
+def numbers(x: Tensor) -> list[int]:
+    """`x.tolist()` of one axis; one by one inside torch.func, which an operator may run in and torch 2.9 refuses it."""
+    return [int(number) for number in x] if peek_interpreter_stack() else x.tolist()
+
+
 def read_ends(op: str, tokens: Tensor, cu_seqlens: Tensor) -> list[int]:
     """The numbers in cu_seqlens, N + 1. tokens: [1, L, …]."""
-    ends, L = cu_seqlens.tolist(), tokens.shape[1]
+    ends, L = numbers(cu_seqlens), tokens.shape[1]
     if ends[0] != 0 or ends[-1] != L or ends != sorted(ends):
         shown = str(ends) if len(ends) <= 12 else f"[{', '.join(map(str, ends[:6]))}, …, {ends[-1]}]"
         raise ValueError(f"{op}: cu_seqlens is {shown}, expected to rise from 0 to the row's length, {L}")

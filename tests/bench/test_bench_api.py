@@ -1,47 +1,10 @@
 """bench, plan and inspection as a library: each verb is a function of its package."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
 from gated_deltanet import CausalLM, bench, get_preset, inspection, matmul, plan
 from gated_deltanet.bench import timing
-
-FUNCTIONS = {
-    "bench": ["accuracy", "decode", "op", "profile", "train"],
-    "inspection": ["inspect", "page"],
-    "plan": ["plan"],
-}
-ANY_ORDER = """
-import importlib, sys
-for package, names in {functions}.items():
-    modules = [f"gated_deltanet.{{package}}.{{module}}" for module in {modules}[package]]
-    for order in (modules, modules[::-1], *([module] for module in modules)):
-        for name in [name for name in sys.modules if name.startswith(f"gated_deltanet.{{package}}")]:
-            del sys.modules[name]
-        for name in order:
-            importlib.import_module(name)
-        found = importlib.import_module(f"gated_deltanet.{{package}}")
-        for name in names:
-            assert callable(getattr(found, name)), (order, name)
-            assert getattr(found, name).__doc__, name
-        assert set(names) <= set(found.__all__), found.__all__
-        assert found.__doc__
-"""
-MODULES = {
-    "bench": ["accuracy", "decode", "op", "train", "machine"],
-    "inspection": ["document", "page", "trace"],
-    "plan": ["estimate", "speed", "devices"],
-}
-
-
-def test_functions_are_there_after_any_order_of_imports():
-    """Functions and modules share names: the package's attribute is the function, whatever was imported first."""
-    code = ANY_ORDER.format(functions=FUNCTIONS, modules=MODULES)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture

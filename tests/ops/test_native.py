@@ -96,7 +96,7 @@ def use_the_same(library: Path, instruction_set: str) -> None:
 def test_spawned_worker_gives_the_same():
     same = (use_the_same, (Path(native.library()._name), native.instruction_set()))
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), *same) as pool:
-        assert_same(pool.submit(results, 0, 2).result(timeout=120), results(0, 1))
+        assert_same(pool.submit(results, 0, 2).result(timeout=600), results(0, 1))
 
 
 FORK = """if True:
@@ -119,7 +119,7 @@ FORK = """if True:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no os.fork on this platform")
 def test_forked_child_runs_on_one_thread_and_does_not_hang():
     command = [sys.executable, "-W", "ignore", "-c", FORK, native.library()._name]
-    subprocess.run(command, check=True, timeout=120)
+    subprocess.run(command, check=True, timeout=600)
 
 
 @needs_library

@@ -1,12 +1,14 @@
 """Runs that take a second: a few short texts, a small batch."""
 
 import json
-import os
+import multiprocessing
 import random
 import subprocess
 import sys
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import gdn_command
 import torch
 
 from gated_deltanet.ops import native
@@ -17,7 +19,9 @@ from gated_deltanet.train.recipes import resolve
 from gated_deltanet.train.run import Run, restore, start
 
 HERE = Place(torch.device("cpu"))
-COMMAND = Path(__file__).parent / "gdn_command.py"
+FORKS = multiprocessing.get_context("forkserver")
+if sys.platform == "linux":  # elsewhere a process that has loaded torch had better not fork
+    FORKS.set_forkserver_preload(["gated_deltanet.cli.train", "gated_deltanet.train", "torch._dynamo"])
 WORDS = ("the", "state", "forgets", "what", "α", "says", "and", "writes", "what", "β", "says", "under", "key", "k")
 VALUES = {
     "valid": 0.2,
@@ -78,17 +82,20 @@ def options(**values) -> list[str]:
 
 
 def gdn(*args: object) -> list[str]:
-    """The command in a process of its own, with the kernels that the tests use."""
-    return [sys.executable, str(COMMAND), str(native.instruction_set()), *map(str, args)]
+    """The command, with the kernels that the tests use."""
+    return [sys.executable, gdn_command.__file__, str(native.instruction_set()), *map(str, args)]
 
 
-def torchrun(ranks: int, *args: object) -> list[str]:
-    return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *map(str, args)]
+def start_gdn(*args: object, said: Path) -> BaseProcess:
+    """The command in a process of its own, forked from one that has imported everything. said: for what it prints."""
+    arguments = (list(map(str, args)), str(native.instruction_set()), torch.get_num_threads(), said)
+    process = FORKS.Process(target=gdn_command.run_forked, args=arguments)
+    process.start()
+    return process
 
 
-def call(command: list[str], **kwargs) -> subprocess.CompletedProcess:
-    return subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, **kwargs)
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
+def torchrun(ranks: int, *args: object) -> None:
+    """The script and its arguments in so many processes, to the end."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    done = subprocess.run([*command, *map(str, args)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,13 +1,13 @@
+import os
 import random
 import shutil
 import signal
-import subprocess
 import time
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from small import VALUES, call, environment, gdn, learnt, losses, options, resume_to_end, run_to_end, write_texts
+from small import VALUES, learnt, losses, options, resume_to_end, run_to_end, start_gdn, write_texts
 
 from gated_deltanet import load
 from gated_deltanet.train.checkpoint import checkpoints
@@ -71,18 +71,21 @@ def test_resume_refuses_other_data(straight, tmp_path, data):
 
 def killed_at_random(data, folder, values, kills):
     """Start the run, kill -9 it so many times at random moments, each time after a new checkpoint, and let it end."""
-    draw, command = random.Random(0), gdn("train", "gdn-nano", *options(**values, data=data), "--out", folder)
+    draw, command = random.Random(0), ["train", "gdn-nano", *options(**values, data=data), "--out", folder]
+    said = folder.with_suffix(".txt")
     for _ in range(kills):
         seen = set(folder.glob("checkpoints/step-*"))
-        process = subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while process.poll() is None and not set(folder.glob("checkpoints/step-*")) - seen:
+        process = start_gdn(*command, said=said)
+        while process.is_alive() and not set(folder.glob("checkpoints/step-*")) - seen:
             time.sleep(0.005)
         time.sleep(draw.uniform(0, 0.1))
         process.kill()
-        assert process.wait() == -signal.SIGKILL
-        command = gdn("train", "--resume", folder)
-    done = call(command)
-    assert done.returncode == 0, done.stderr
+        process.join()
+        assert process.exitcode == -signal.SIGKILL, said.read_text()
+        command = ["train", "--resume", folder]
+    process = start_gdn(*command, said=said)
+    process.join()
+    assert process.exitcode == 0, said.read_text()
 
 
 @pytest.mark.parametrize(("kills", "steps"), [(3, 60), pytest.param(20, 400, marks=pytest.mark.slow)])
@@ -94,15 +97,15 @@ def test_kill_9_at_random_moments_loses_nothing(kills, steps, data, tmp_path):
 
 
 def test_ctrl_c_saves_and_tells_how_to_go_on(data, tmp_path, straight):
-    folder = tmp_path / "run"
-    command = gdn("train", "gdn-nano", *options(**VALUES | {"checkpoint_every": 1000}, data=data), "--out", folder)
-    process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
-    while not (folder / "metrics.jsonl").exists() or not learnt(folder):
+    folder, said = tmp_path / "run", tmp_path / "said.txt"
+    settings = options(**VALUES | {"checkpoint_every": 1000}, data=data)
+    process = start_gdn("train", "gdn-nano", *settings, "--out", folder, said=said)
+    while process.is_alive() and not ((folder / "metrics.jsonl").exists() and learnt(folder)):
         time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    said = process.communicate()[1]
-    assert process.returncode == 130
-    assert f"gdn train --resume {folder}" in said
+    os.kill(process.pid, signal.SIGINT)
+    process.join()
+    assert process.exitcode == 130, said.read_text()
+    assert f"gdn train --resume {folder}" in said.read_text()
     assert 0 < len(losses(folder)) < 10
     resume_to_end(folder)
     assert losses(folder) == losses(straight)

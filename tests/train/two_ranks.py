@@ -1,8 +1,12 @@
-"""Run by torchrun in test_parallel.py: FSDP from Python. Arguments: data, folder, parallel, dtype."""
+"""Run by torchrun in test_parallel.py: FSDP from Python, perhaps after a command of gdn.
+
+Arguments: data, folder, dtype; instruction set, command.
+"""
 
 import sys
 from pathlib import Path
 
+import gdn_command
 import torch
 from small import small_recipe, trained
 from torch.distributed.tensor import DTensor
@@ -31,9 +35,8 @@ def watch_decays(run: Run, seen: set[torch.dtype]) -> None:
             module.register_forward_pre_hook(lambda *_, decay=decay: seen.add(decay.A_log.dtype))
 
 
-def main(place: Place, data: str, folder: str, parallel: str, dtype: str) -> None:
-    torch.set_num_threads(1)
-    run = start(small_recipe(Path(data), parallel=parallel, dtype=dtype), folder, place)
+def sharded(place: Place, data: str, folder: str, dtype: str) -> None:
+    run = start(small_recipe(Path(data), parallel="fsdp", dtype=dtype), folder, place)
     check_weights(run)
     seen: set[torch.dtype] = set()
     watch_decays(run, seen)
@@ -41,6 +44,13 @@ def main(place: Place, data: str, folder: str, parallel: str, dtype: str) -> Non
     assert seen == {torch.float32}
 
 
-if __name__ == "__main__":
+def main(data: str, folder: str, dtype: str, instruction_set: str = "", *command: str) -> None:
+    if command:
+        gdn_command.use(instruction_set)
+        assert not gdn_command.main(command)
     with processes() as place:
-        main(place, *sys.argv[1:])
+        sharded(place, data, folder, dtype)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

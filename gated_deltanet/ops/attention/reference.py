@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from ..packing import numbers
+
 
 def sequence(q: Tensor, k: Tensor, v: Tensor, window: int | None) -> Tensor:
     """The last l tokens of one sequence of m. q: [l, H, d], k: [m, H_kv, d], v: [m, H_kv, d_v] -> [l, H, d_v]."""
@@ -18,10 +20,10 @@ def forward(q, k, v, k_cache, v_cache, length, cu_seqlens, window):
     """One sequence after another, each behind what its row of the cache holds, oldest token first."""
     (B, L, H, _), W = q.shape, k_cache.shape[1]
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
-    ends = [i * L for i in range(B + 1)] if cu_seqlens is None else cu_seqlens.tolist()
+    ends = [i * L for i in range(B + 1)] if cu_seqlens is None else numbers(cu_seqlens)
     q, k, v = (x.flatten(0, 1) for x in (q, k, v))
     o = []
-    for i, n in enumerate(length.tolist()):
+    for i, n in enumerate(numbers(length)):
         tokens, slots = slice(ends[i], ends[i + 1]), [t % W for t in range(max(0, n - W), n)]
         keys, values = torch.cat([k_cache[i, slots], k[tokens]]), torch.cat([v_cache[i, slots], v[tokens]])
         o.append(sequence(q[tokens].to(dtype), keys.to(dtype), values.to(dtype), window))

@@ -15,7 +15,8 @@ def parallel(q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, S: Tensor) -> t
         return torch.zeros_like(v), S
     Q, K = (x.to(S.dtype).repeat_interleave(v.shape[2] // x.shape[2], 2).transpose(1, 2) for x in (q, k))
     V, log_alpha = v.to(S.dtype).transpose(1, 2), log_alpha.transpose(1, 2)
-    gamma, Gamma = log_alpha.cumsum(-2).exp(), decay_mask(log_alpha.mT)  # [B, H, L, 1 or d_k], [B, H, 1 or d_k, L, L]
+    gamma = log_alpha.double().cumsum(-2).exp().to(S.dtype)  # [B, H, L, 1 or d_k]; an eps of a long sum would show
+    Gamma = decay_mask(log_alpha.mT)  # [B, H, 1 or d_k, L, L]
     Q_left, K_right = gamma * Q, Gamma[..., -1, :].mT * K
 
     scalar = log_alpha.shape[-1] == 1
