@@ -26,6 +26,7 @@ EXTRA_OF = {  # optional package: the extra that brings it
     "pyarrow": "data",
     "mistral-common": "data",
     "tensorboard": "track",
+    "triton": "gpu",
 }
 
 

@@ -143,4 +143,4 @@ def contestants(settings: Settings, L: int) -> list[str]:
 
 
 def usable() -> list[str]:
-    return [name for name, reason in ops.backends()["gated_delta_rule"].items() if reason is None]
+    return ops.usable("gated_delta_rule")

@@ -2,6 +2,8 @@
 
 from importlib import import_module
 
+import torch
+
 from . import checks
 from .attention import KVCache, attention, attention_step_
 from .gated_delta_mix import gated_delta_mix, gated_delta_mix_step_
@@ -58,6 +60,7 @@ def backends() -> dict[str, dict[str, str | None]]:
     return {op: {name: checks.unusable(name) for name in names} for op, names in forms.items()}
 
 
-def usable(op: str) -> list[str]:
-    """The backends of an op that can be used on this machine."""
-    return [name for name, reason in backends()[op].items() if reason is None]
+def usable(op: str, device: str = "cpu") -> list[str]:
+    """The backends of an op that can be used on this machine, for float32 tensors on this device."""
+    like = torch.empty(0, device=device)
+    return [name for name in backends()[op] if checks.refusal(name, like) is None]

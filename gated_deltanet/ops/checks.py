@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensor
 
-from . import native
+from . import gpu, native
 
 INT64 = torch.iinfo(torch.int64)
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -175,23 +175,36 @@ def values_are_cheap(x: Tensor) -> bool:
 def choose_backend(
     op: str, backends: Mapping[str, Callable], name: str, auto: str, like: Tensor | None = None
 ) -> Callable:
-    """The named backend, which runs or raises; for "auto" cpp if there is one that takes operands like `like`, or auto.
-
-    Backends whose names begin with "cpp" are the native library's.
+    """The named backend, which runs or raises; for "auto" cpp or triton if there is one that takes operands like
+    `like`, or auto.
     """
-    refusal = None if like is None else native.refusal(like)
     if name == "auto":
-        name = "cpp" if like is not None and "cpp" in backends and refusal is None else auto
+        name = _fastest(backends, like) or auto
     if not isinstance(name, str) or name not in backends:
         raise ValueError(f"{op}: backend is {shown(name)}, expected one of auto, {', '.join(backends)}")
-    if name.startswith("cpp") and refusal:
-        raise ValueError(f"{op}: backend {name!r} {refusal}")
+    if like is not None and (reason := refusal(name, like)):
+        raise ValueError(f"{op}: backend {name!r} {reason}")
     return backends[name]
+
+
+def _fastest(backends: Mapping[str, Callable], like: Tensor | None) -> str | None:
+    if like is not None and "cpp" in backends and native.refusal(like) is None:
+        return "cpp"
+    return "triton" if like is not None and "triton" in backends and gpu.preferred(like) else None
+
+
+def refusal(backend: str, like: Tensor) -> str | None:
+    """None if the backend takes operands like `like`, else the reason why not. cpp, cpp-…: the native library's."""
+    if backend.startswith("cpp"):
+        return native.refusal(like)
+    return gpu.refusal(like) if backend == "triton" else None
 
 
 def unusable(backend: str) -> str | None:
     """None if the backend of this name can be used on this machine, else the reason why not."""
-    return native.unusable() if backend.startswith("cpp") else None
+    if backend.startswith("cpp"):
+        return native.unusable()
+    return gpu.unusable() if backend == "triton" else None
 
 
 def shown(value: object) -> str:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .. import checks, native
+from .. import checks, gpu, native
 from ..library import empty_contiguous, operator, without_autocast
 from ..packing import each_sequence
 from ..prepared import prepared
@@ -31,13 +31,27 @@ def _per_sequence(form):
     return forward
 
 
+def _triton_forward(*inputs):
+    from . import triton_rule  # which imports triton: only where it is used
+
+    return triton_rule.forward(*inputs)
+
+
+def _triton_backward(grads, *inputs):
+    from . import triton_rule
+
+    return triton_rule.backward(grads, *inputs)
+
+
 BACKENDS = {
     "reference": operator("gated_delta_rule_reference", SCHEMA, _per_sequence(recurrence), _fake),
     "parallel": operator("gated_delta_rule_parallel", SCHEMA, _per_sequence(parallel), _fake),
     "chunkwise": operator("gated_delta_rule_chunkwise", SCHEMA, chunkwise.forward, _fake, chunkwise.backward),
     "cpp": cpp.rule,
     "cpp-recurrent": cpp_recurrent.rule,
+    "triton": operator("gated_delta_rule_triton", SCHEMA, _triton_forward, _fake, _triton_backward),
 }
+WIDEST = 256  # keys of the kernels in Triton: they hold the rows of a state at once
 
 
 class Operands(NamedTuple):
@@ -76,8 +90,8 @@ def gated_delta_rule(
     cu_seqlens: [N + 1], packs N sequences in one row (B = 1). Without it N = B.
     backend: "reference" (the recurrence), "parallel" (O(L²), for study), "chunkwise", "cpp" (native, on a CPU,
     float32 and bfloat16), "cpp-recurrent" (token by token: slower, but with one instruction set the same bits however
-    the sequence is cut, batched, packed or decoded), or "auto": cpp where it can run (cpp-recurrent for one token),
-    else chunkwise.
+    the sequence is cut, batched, packed or decoded), "triton" (on a GPU, d_k ≤ 256, not float64), or "auto": cpp where
+    it can run (cpp-recurrent for one token), triton on a GPU that it is compiled for in tests, else chunkwise.
 
     Returns o: [B, L, H_v, d_v], in v's dtype, and the state after the last token of each sequence.
     """
@@ -90,6 +104,10 @@ def choose(op: str, backends: Mapping[str, Callable], backend: str, q: Tensor) -
     """For "auto" also between native forms: the recurrence is faster for one token, and rounds better for d_k = 1."""
     if backend == "auto" and 1 in (q.shape[1], q.shape[3]) and native.refusal(q) is None:
         backend = "cpp-recurrent"
+    if q.shape[3] > WIDEST and backend == "auto" and gpu.preferred(q):
+        backend = "chunkwise"
+    if q.shape[3] > WIDEST and backend == "triton":
+        raise ValueError(f"{op}: backend 'triton' takes d_k up to {WIDEST}, q has {q.shape[3]}")
     return checks.choose_backend(op, backends, backend, auto="chunkwise", like=q)
 
 

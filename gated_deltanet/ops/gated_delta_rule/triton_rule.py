@@ -1,0 +1,152 @@
+"""The gated delta rule on a GPU (section 3.3): the kernels in their order, forward and backward.
+
+Nothing is tuned at run time: the tiles are those of `triton_tiles`. No sum is made by atomics, so a call repeated
+gives the same bits.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from ..packing import check_ends
+from .triton_backward import correction_gradient, key_gradients, score_gradients, state_pass_backward
+from .triton_output import chunk_output
+from .triton_state import state_pass
+from .triton_tiles import Tiles, how_many, tiles
+from .triton_ut import ut_transform
+
+OPERANDS = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+
+
+class Chunks(NamedTuple):
+    """Where the chunks of N sequences lie among all tokens. int64, on the tokens' device."""
+
+    ends: Tensor  # [N + 1], sequence n is the tokens ends[n] to ends[n + 1]
+    first: Tensor  # [N + 1], and the chunks first[n] to first[n + 1]
+    starts: Tensor  # [chunks], the token a chunk begins with
+    lengths: Tensor  # [chunks], how many it holds; 0 for those that are too many
+
+
+def lay_out(tokens: Tensor, cu_seqlens: Tensor | None, C: int) -> Chunks:
+    """tokens: [B, L, …]. Nothing waits for the device: there are as many chunks as N sequences could need at most."""
+    B, L = tokens.shape[:2]
+    if cu_seqlens is None:
+        ends, count = torch.arange(B + 1, device=tokens.device) * L, B * how_many(L, C)
+    else:
+        check_ends("gated_delta_rule", tokens, cu_seqlens)
+        ends, count = cu_seqlens.to(tokens.device, torch.int64).clamp(0, L), L // C + len(cu_seqlens) - 1
+    first = torch.cat([ends.new_zeros(1), ((ends.diff() + C - 1) // C).cumsum(0)]).clamp(0, count)
+    chunk = torch.arange(count, device=tokens.device)
+    sequence = torch.searchsorted(first, chunk, right=True).sub(1).clamp(max=len(ends) - 2)
+    starts = ends[sequence] + (chunk - first[sequence]) * C
+    lengths = (ends[sequence + 1] - starts).clamp(0, C)
+    return Chunks(ends, first, starts, lengths)
+
+
+class Call(NamedTuple):
+    """Operands as the kernels read them: contiguous, with what follows from their sizes."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    log_alpha: Tensor
+    beta: Tensor
+    state: Tensor
+    chunks: Chunks
+    tiles: Tiles
+    constants: dict[str, Any]
+
+    def run(self, kernel: Any, grid: tuple[int, ...], *arguments: Tensor | int, **constants: Any) -> None:
+        options = {"num_warps": self.tiles.warps, "num_stages": self.tiles.stages}
+        if all(grid):
+            with torch.cuda.device_of(self.v):
+                kernel[grid](*arguments, **self.constants, **constants, **options)
+
+    @property
+    def each_chunk(self) -> tuple[int, int]:
+        return len(self.chunks.starts), self.v.shape[2]
+
+    @property
+    def each_state(self) -> tuple[int, int]:
+        return self.state.shape[0] * self.state.shape[1], how_many(self.state.shape[3], self.tiles.columns)
+
+
+def prepare(q, k, v, log_alpha, beta, state, cu_seqlens) -> Call:
+    (H, d_k), (H_v, d_v) = q.shape[2:], v.shape[2:]
+    tile = tiles(d_k, d_v)
+    constants = {
+        "H": H, "H_V": H_v, "D_K": d_k, "D_V": d_v, "C": tile.C,
+        "OPERAND": OPERANDS[q.dtype], "PRECISION": precision(q),
+    }  # fmt: skip
+    q, k, v, log_alpha, beta, state = (x.contiguous() for x in (q, k, v, log_alpha, beta, state))
+    return Call(q, k, v, log_alpha, beta, state, lay_out(q, cu_seqlens, tile.C), tile, constants)
+
+
+def precision(x: Tensor) -> str:
+    """Of products of float32: AMD's are whole; three of the 19 bits that NVIDIA's tensor cores read are as good."""
+    if torch.version.hip:
+        return "ieee"
+    return "tf32x3" if x.dtype == torch.float32 else "tf32"
+
+
+def corrections(x: Call, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """W, U before the state is known (float32: what is subtracted from it may be as large), and T if it is kept."""
+    W, U = x.v.new_empty(x.v.shape[:3] + x.k.shape[3:]), torch.empty_like(x.v, dtype=torch.float32)
+    T = x.state.new_empty((*x.v.shape[:3], x.tiles.C) if keep else (0,))
+    arguments = (x.k, x.v, x.log_alpha, x.beta, x.chunks.starts, x.chunks.lengths, W, U, T)
+    x.run(ut_transform, x.each_chunk, *arguments, WIDTH=x.tiles.width, KEEP=keep)
+    return W, U, T
+
+
+def pass_state(x: Call, W: Tensor, U: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The state before each chunk, the corrections in it, and the last state of each sequence."""
+    states, last_state = x.v.new_empty(len(x.chunks.starts), *x.state.shape[1:]), torch.empty_like(x.state)
+    corrected = torch.empty_like(x.v)
+    arguments = (x.k, W, U, x.log_alpha, x.state, x.chunks.ends, x.chunks.first, states, corrected, last_state)
+    x.run(state_pass, x.each_state, *arguments, ROWS=x.tiles.rows, COLUMNS=x.tiles.columns)
+    return states, corrected, last_state
+
+
+def forward(q, k, v, log_alpha, beta, state, cu_seqlens):
+    x = prepare(q, k, v, log_alpha, beta, state, cu_seqlens)
+    W, U, _ = corrections(x, keep=False)
+    states, U, last_state = pass_state(x, W, U)
+    o, width = torch.empty_like(x.v), x.tiles.width
+    arguments = (x.q, x.k, U, x.log_alpha, states, x.chunks.starts, x.chunks.lengths, o)
+    x.run(chunk_output, (*x.each_chunk, how_many(v.shape[3], width)), *arguments, WIDTH=width, COLUMNS=width)
+    return o, last_state
+
+
+def backward(grads, q, k, v, log_alpha, beta, state, cu_seqlens):
+    do, dlast_state = (grad.contiguous() for grad in grads)
+    x = prepare(q, k, v, log_alpha, beta, state, cu_seqlens)
+    W, U, T = corrections(x, keep=True)
+    states, U, _ = pass_state(x, W, U)
+    starts, lengths, width = x.chunks.starts, x.chunks.lengths, x.tiles.width
+    of_keys, of_values = (how_many(d, width) for d in state.shape[2:])
+
+    dU, dstates, dstate = torch.empty_like(U), torch.empty_like(states), torch.empty_like(x.state)
+    arguments = (x.q, x.k, x.log_alpha, do, starts, lengths, dU)
+    x.run(correction_gradient, (*x.each_chunk, of_values), *arguments, WIDTH=width, COLUMNS=width)
+    arguments = (x.q, x.k, W, x.log_alpha, do, dlast_state, x.chunks.ends, x.chunks.first, dU, dstates, dstate)
+    x.run(state_pass_backward, x.each_state, *arguments, ROWS=x.tiles.rows, COLUMNS=x.tiles.columns)
+
+    dv, (dQK, dKK) = torch.empty_like(x.v), (x.v.new_empty(T.shape) for _ in range(2))
+    dlog_alpha, dbeta = (x.beta.new_empty(1 + of_keys, *x.beta.shape) for _ in range(2))
+    scores = (x.q, x.k, x.v, U, T, x.log_alpha, x.beta, do, starts, lengths, dU, dv, dQK, dKK, dlog_alpha, dbeta)
+    x.run(score_gradients, x.each_chunk, *scores, WIDTH=width)
+    dq, dk = (torch.empty_like(W) if q.shape == W.shape else torch.empty_like(W, dtype=torch.float32) for _ in range(2))
+    arguments = (
+        x.q, x.k, U, x.log_alpha, x.beta, do, states, starts, lengths, dU, dstates, dQK, dKK, dq, dk, dlog_alpha, dbeta,
+        q.shape[0] * q.shape[1],
+    )  # fmt: skip
+    x.run(key_gradients, (*x.each_chunk, of_keys), *arguments, WIDTH=width, COLUMNS=width)
+    dq, dk = (sum_over_values(grad, like=q) for grad in (dq, dk))
+    return dq, dk, dv, dlog_alpha.sum(0), dbeta.sum(0), dstate
+
+
+def sum_over_values(grad: Tensor, like: Tensor) -> Tensor:
+    """Of the value heads that read a key head. grad: [B, L, H_v, d_k] -> [B, L, H, d_k]."""
+    return grad.unflatten(2, (like.shape[2], -1)).sum(3).to(like.dtype) if grad.shape != like.shape else grad
