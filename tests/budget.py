@@ -8,7 +8,7 @@ import torch
 
 from gated_deltanet.bench.accuracy import cast, outputs_and_grads, relative_error
 from gated_deltanet.bench.budget import Yardstick
-from gated_deltanet.ops import native
+from gated_deltanet.ops.checks import refusal
 
 __all__ = [
     "assert_within_budget",
@@ -36,9 +36,9 @@ def operator(op: str, form: str) -> torch._ops.OpOverload:
 
 def takes(backend: str, dtype: torch.dtype) -> bool:
     """Whether operands of this dtype can be given to the backend here."""
-    return not backend.startswith("cpp") or native.refusal(torch.empty(0, dtype=dtype)) is None
+    return refusal(backend, torch.empty(0, dtype=dtype)) is None
 
 
 def skip_if_refused(backend: str, dtype: torch.dtype) -> None:
     if not takes(backend, dtype):
-        pytest.skip(f"backend {backend} {native.refusal(torch.empty(0, dtype=dtype))}")
+        pytest.skip(f"backend {backend} {refusal(backend, torch.empty(0, dtype=dtype))}")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gated_deltanet import cli, matmul
-from gated_deltanet.bench import timing
+from gated_deltanet.bench import op_baselines, timing
 from gated_deltanet.cli.bench import Accuracy
 from gated_deltanet.cli.bench_op import Op
 from gated_deltanet.cli.output import write_document
@@ -46,6 +46,7 @@ def hurry(monkeypatch):
     monkeypatch.setattr(timing, "TURN", 0)
     monkeypatch.setattr(timing, "PAUSE", 0)
     monkeypatch.setattr(matmul, "SIZE", 16)
+    monkeypatch.setattr(op_baselines, "flex_compiles", lambda: False)  # it takes seconds
     monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)  # the cores are taken by other tests
 
 
@@ -54,13 +55,16 @@ def test_op_prints_tables_and_writes_the_document(capsys, tmp_path):
     file = tmp_path / "op.json"
     assert cli.main([*OP, "--threads", "2", "--peers", "--out", str(file)]) is None
     out = capsys.readouterr().out
-    assert all(title in out for title in ("Gated delta rule", "odd heads", "One thread against all", "A long sequence"))
-    assert all(text in out for text in ("step_", "chunkwise", "GFLOP/s", "speed-up", "cost"))
+    assert all(
+        title in out
+        for title in ("Gated delta rule", "odd heads", "One thread against all", "A long sequence", "selective scan")
+    )
+    assert all(text in out for text in ("step_", "chunkwise", "GFLOP/s", "speed-up", "cost", "reading", "× sdpa"))
     document = json.loads(file.read_text())
     assert [*tmp_path.iterdir()] == [file]
     assert document.keys() == {"machine", "date", "load", "peers", "settings", "rows"}
     assert document["settings"]["lengths"] == [1, 3]
-    assert {row["table"] for row in document["rows"]} == {"lengths", "shapes", "threads", "growth"}
+    assert {row["table"] for row in document["rows"]} == {*op.TABLES}
 
 
 @pytest.mark.usefixtures("hurry")
