@@ -12,7 +12,7 @@ PYTEST = $(BIN)/python -m pytest -n 2 --dist worksteal
 SOURCES := pyproject.toml $(CONSTRAINTS) constraints-tested.txt CMakeLists.txt $(wildcard csrc/*)
 
 # make test-slow adds the tests that take minutes.
-.PHONY: demo test test-slow test-oldest-torch test-processors test-arm fuzz check sanitize format clean
+.PHONY: demo test test-slow test-oldest-torch test-processors test-arm check-gpu-code fuzz check sanitize format clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.core
@@ -48,6 +48,12 @@ sanitize: $(VENV)/.test
 # Recorded calls of every kernel replayed without Python: on this machine, and for ARM if there are a cross compiler and an emulator.
 test-arm: $(VENV)/.test
 	nice $(BIN)/python tools/native_replay.py
+
+# The kernels in Triton without a GPU: all of their tests in the interpreter, their code for real targets, the roofline.
+check-gpu-code: $(VENV)/.test
+	TRITON_INTERPRET=1 nice $(BIN)/python -m pytest tests/gpu -m 'slow or not slow'
+	nice $(BIN)/python tools/gpu_code.py --keep
+	$(BIN)/python tools/gpu_roofline.py
 
 # Random calls of every op, held to the error budget: as many of each as CASES says.
 CASES ?= 1000

@@ -42,7 +42,9 @@ def preferred(x: Tensor) -> bool:
 
 
 def architecture(device: torch.device) -> str:
-    """As Triton and the makers call it: sm_90, gfx942."""
+    """As Triton and the makers call it: sm_90, gfx942. The interpreter is one more of the first kind."""
+    if device.type != "cuda":
+        return ARCHITECTURES[0]
     properties = torch.cuda.get_device_properties(device)
     if torch.version.hip:
         return properties.gcnArchName.split(":")[0]

@@ -30,7 +30,7 @@ def test_lengths_around_a_chunk_are_within_budget(L):
     within_budget(one_head(L=L))
 
 
-@pytest.mark.parametrize(("d_k", "d_v"), [(16, 24), (33, 16), (64, 65)])  # chunks of 16 and 64
+@pytest.mark.parametrize(("d_k", "d_v"), [(16, 24), (33, 16), (64, 65)])  # chunks of 16 and 32
 def test_other_widths_are_within_budget(d_k, d_v):
     within_budget(one_head(L=70, d_k=d_k, d_v=d_v))
 

@@ -10,6 +10,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
+from .. import gpu
 from ..packing import check_ends
 from .triton_backward import correction_gradient, key_gradients, score_gradients, state_pass_backward
 from .triton_output import chunk_output
@@ -32,17 +33,23 @@ class Chunks(NamedTuple):
 def lay_out(tokens: Tensor, cu_seqlens: Tensor | None, C: int) -> Chunks:
     """tokens: [B, L, …]. Nothing waits for the device: there are as many chunks as N sequences could need at most."""
     B, L = tokens.shape[:2]
-    if cu_seqlens is None:
-        ends, count = torch.arange(B + 1, device=tokens.device) * L, B * how_many(L, C)
-    else:
-        check_ends("gated_delta_rule", tokens, cu_seqlens)
-        ends, count = cu_seqlens.to(tokens.device, torch.int64).clamp(0, L), L // C + len(cu_seqlens) - 1
+    ends = sequence_ends(tokens, cu_seqlens)
+    count = B * how_many(L, C) if cu_seqlens is None else L // C + len(ends) - 1
     first = torch.cat([ends.new_zeros(1), ((ends.diff() + C - 1) // C).cumsum(0)]).clamp(0, count)
     chunk = torch.arange(count, device=tokens.device)
     sequence = torch.searchsorted(first, chunk, right=True).sub(1).clamp(max=len(ends) - 2)
     starts = ends[sequence] + (chunk - first[sequence]) * C
     lengths = (ends[sequence + 1] - starts).clamp(0, C)
     return Chunks(ends, first, starts, lengths)
+
+
+def sequence_ends(tokens: Tensor, cu_seqlens: Tensor | None) -> Tensor:
+    """[N + 1] int64, on the tokens' device; within them, whatever cu_seqlens holds. tokens: [B, L, …]."""
+    B, L = tokens.shape[:2]
+    if cu_seqlens is None:
+        return torch.arange(B + 1, device=tokens.device) * L
+    check_ends("gated_delta_rule", tokens, cu_seqlens)
+    return cu_seqlens.to(tokens.device, torch.int64).clamp(0, L)
 
 
 class Call(NamedTuple):
@@ -59,10 +66,9 @@ class Call(NamedTuple):
     constants: dict[str, Any]
 
     def run(self, kernel: Any, grid: tuple[int, ...], *arguments: Tensor | int, **constants: Any) -> None:
-        options = {"num_warps": self.tiles.warps, "num_stages": self.tiles.stages}
         if all(grid):
             with torch.cuda.device_of(self.v):
-                kernel[grid](*arguments, **self.constants, **constants, **options)
+                launch(kernel, grid, arguments, self.constants | constants, self.tiles.options(kernel.__name__))
 
     @property
     def each_chunk(self) -> tuple[int, int]:
@@ -73,22 +79,27 @@ class Call(NamedTuple):
         return self.state.shape[0] * self.state.shape[1], how_many(self.state.shape[3], self.tiles.columns)
 
 
+def launch(kernel: Any, grid: tuple[int, ...], arguments: tuple, constants: dict, options: dict[str, int]) -> None:
+    kernel[grid](*arguments, **constants, **options)
+
+
 def prepare(q, k, v, log_alpha, beta, state, cu_seqlens) -> Call:
     (H, d_k), (H_v, d_v) = q.shape[2:], v.shape[2:]
-    tile = tiles(d_k, d_v)
+    architecture = gpu.architecture(q.device)
+    tile = tiles(d_k, d_v, q.dtype, architecture)
     constants = {
         "H": H, "H_V": H_v, "D_K": d_k, "D_V": d_v, "C": tile.C,
-        "OPERAND": OPERANDS[q.dtype], "PRECISION": precision(q),
+        "OPERAND": OPERANDS[q.dtype], "PRECISION": precision(q.dtype, architecture),
     }  # fmt: skip
     q, k, v, log_alpha, beta, state = (x.contiguous() for x in (q, k, v, log_alpha, beta, state))
     return Call(q, k, v, log_alpha, beta, state, lay_out(q, cu_seqlens, tile.C), tile, constants)
 
 
-def precision(x: Tensor) -> str:
+def precision(dtype: torch.dtype, architecture: str) -> str:
     """Of products of float32: AMD's are whole; three of the 19 bits that NVIDIA's tensor cores read are as good."""
-    if torch.version.hip:
+    if architecture.startswith("gfx"):
         return "ieee"
-    return "tf32x3" if x.dtype == torch.float32 else "tf32"
+    return "tf32x3" if dtype == torch.float32 else "tf32"
 
 
 def corrections(x: Call, keep: bool) -> tuple[Tensor, Tensor, Tensor]:

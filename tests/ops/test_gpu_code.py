@@ -1,0 +1,49 @@
+"""What `make check-gpu-code` compiles, and what it would find."""
+
+import pytest
+
+gpu_code = pytest.importorskip("gpu_code", reason="triton is not installed", exc_type=ImportError)
+
+LOADED = """
+    %0 = tt.load %p : tensor<64x64x!tt.ptr<bf16>>
+    %1 = tt.trans %0 {order = array<i32: 1, 0>} : tensor<64x64xbf16> -> tensor<64x64xbf16>
+    %2 = tt.dot %0, %1, %c, inputPrecision = tf32 : tensor<64x64xbf16> * tensor<64x64xbf16> -> tensor<64x64xf32>
+"""
+ROUNDED = """
+    %3 = arith.truncf %2 : tensor<64x64xf32> to tensor<64x64xbf16>
+    %4 = tt.trans %3 {order = array<i32: 1, 0>} : tensor<64x64xbf16> -> tensor<64x64xbf16>
+"""
+CARRIED = """
+    %5:2 = scf.for %i = %a to %b step %s iter_args(%x = %c, %y = %c) -> (tensor<64x64xf32>, tensor<64x64xf32>)  : i32 {
+      %6 = tt.dot %0, %1, %x : tensor<64x64xbf16> * tensor<64x64xbf16> -> tensor<64x64xf32>
+      scf.yield %6, %y : tensor<64x64xf32>, tensor<64x64xf32>
+    }
+    %7 = tt.trans %5#0 {order = array<i32: 1, 0>} : tensor<64x64xf32> -> tensor<64x64xf32>
+"""
+
+
+def test_a_transposed_result_of_a_product_is_found():
+    assert gpu_code.transposed_products(LOADED) == []
+    assert gpu_code.transposed_products(LOADED + ROUNDED) == ["%4"]
+    assert gpu_code.transposed_products(LOADED + CARRIED) == ["%7"]
+
+
+@pytest.mark.parametrize("architecture", gpu_code.TARGETS)
+@pytest.mark.parametrize("dtype", gpu_code.DTYPES)
+def test_what_would_be_launched_is_every_kernel(architecture, dtype):
+    launches = gpu_code.launches(architecture, dtype, 200, 400)
+    assert {launch.kernel for launch in launches} == {
+        "ut_transform",
+        "state_pass",
+        "chunk_output",
+        "correction_gradient",
+        "state_pass_backward",
+        "score_gradients",
+        "key_gradients",
+    }
+    assert {launch.constants["PRECISION"] for launch in launches} <= {"ieee", "tf32", "tf32x3"}
+    assert all(launch.constants["C"] * 200 * dtype.itemsize <= 32 * 1024 for launch in launches)
+
+
+def test_the_checked_targets_are_those_auto_takes():
+    assert set(gpu_code.TARGETS) == set(gpu_code.gpu.ARCHITECTURES)
