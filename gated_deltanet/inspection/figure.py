@@ -8,7 +8,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogFormatter, MaxNLocator
 
 TITLES = {"alpha": "α: decay", "beta": "β: writing strength", "memory": "m: memory length (tokens)"}
 CURVES = {"norm": "‖S‖, a line for each layer", "rank": "effective rank of S"}
@@ -58,7 +58,9 @@ def draw_map(axis: Axes, name: str, layers: list[dict[str, Any]]) -> None:
     norm = LogNorm(**limits) if name == "memory" and limits["vmax"] > limits["vmin"] else Normalize(**limits)
     image = axis.imshow(x, aspect="auto", interpolation="nearest", cmap="viridis", norm=norm)
     axis.set_facecolor("0.9")
-    axis.figure.colorbar(image, ax=axis, pad=0.01, fraction=0.03, format="%g")
+    bar = axis.figure.colorbar(image, ax=axis, pad=0.01, fraction=0.03, format="%g")
+    if isinstance(norm, LogNorm):
+        bar.minorformatter = LogFormatter()  # 6, not 6 × 10⁰
     ends = np.cumsum([len(block) for block in blocks])
     axis.hlines(ends[:-1] - 0.5, -0.5, length - 0.5, colors="white", linewidth=0.8)
     every = -(-len(layers) // 16)
