@@ -47,7 +47,7 @@ class Attention:
 
     @property
     def speed(self) -> Speed:
-        return Speed(cpu=0.125 if self.window else 0.5, gpu=0.22)
+        return Speed(cpu=0.4 if self.window else 0.65, gpu=0.22)
 
     @classmethod
     def sized(cls, d_model: int, size: Size) -> "Attention":

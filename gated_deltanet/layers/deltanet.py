@@ -39,7 +39,7 @@ class DeltaNet:
 
     @property
     def speed(self) -> Speed:
-        return Speed(cpu=0.14, gpu_per_byte=5.2)
+        return Speed(cpu=0.16, gpu_per_byte=5.2)
 
     @classmethod
     def sized(cls, d_model: int, size: Size) -> "DeltaNet":

@@ -35,7 +35,7 @@ class LinearAttention:
 
     @property
     def speed(self) -> Speed:
-        return Speed(cpu=0.27, gpu_per_byte=17.2)  # in neither Fig. 3: as RetNet
+        return Speed(cpu=0.42, gpu_per_byte=17.2)  # in neither Fig. 3: as RetNet
 
     @classmethod
     def sized(cls, d_model: int, size: Size) -> "LinearAttention":

@@ -40,7 +40,7 @@ class Mamba:
 
     @property
     def speed(self) -> Speed:
-        return Speed(cpu=0.029, gpu_per_byte=1.8)
+        return Speed(cpu=0.085, gpu_per_byte=1.8)
 
     @classmethod
     def sized(cls, d_model: int, size: Size) -> "Mamba":

@@ -43,7 +43,7 @@ class Mamba2:
 
     @property
     def speed(self) -> Speed:
-        return Speed(cpu=0.15, gpu_per_byte=17.2)
+        return Speed(cpu=0.22, gpu_per_byte=17.2)
 
     @classmethod
     def sized(cls, d_model: int, size: Size) -> "Mamba2":

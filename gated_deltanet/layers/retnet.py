@@ -43,7 +43,7 @@ class RetNet:
 
     @property
     def speed(self) -> Speed:
-        return Speed(cpu=0.27, gpu_per_byte=17.2)  # not in the paper's Fig. 3: there as Mamba2
+        return Speed(cpu=0.42, gpu_per_byte=17.2)  # not in the paper's Fig. 3: there as Mamba2
 
     @classmethod
     def sized(cls, d_model: int, size: Size) -> "RetNet":

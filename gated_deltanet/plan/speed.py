@@ -18,7 +18,7 @@ from gated_deltanet.models import ModelConfig, count
 from .devices import GPU
 
 GPU_PRODUCTS = 0.51  # share of the peak that products reach
-CPU_PRODUCTS = 0.62  # share of torch.mm's rate that products reach in a training step
+CPU_PRODUCTS = 0.66  # share of torch.mm's rate that products reach in a training step
 
 FIG_3_SHAPES = ((2048, 16), (4096, 8), (8192, 4), (16384, 2))  # length, batch
 # What the paper measured: thousands of tokens per second, by architecture (models/presets.py), for each shape; 1.3B
