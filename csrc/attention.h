@@ -1,7 +1,8 @@
-// What the kernels of attention share: matrices in panels, sequences behind their cache, who sees whom, and exp2.
+// What the kernels of attention share: matrices in panels, sequences behind their cache, and who sees whom.
 #pragma once
 #include <algorithm>
 
+#include "activation.h"
 #include "api.h"
 #include "scratch.h"
 #include "threads.h"
@@ -15,8 +16,10 @@ struct Panels {
     float *data;
     long rows;
     INLINE float *at(long row, long column) const { return data + (column / PANEL * rows + row) * PANEL + column % PANEL; }
-    static long size(long rows, long columns) { return rows * round_up(columns, PANEL); }
+    long size(long columns) const { return rows * round_up(columns, PANEL); }
+    void clear(long columns) const { std::memset(data, 0, size(columns) * sizeof(float)); }
 };
+inline Panels take_panels(Take &take, long rows, long columns) { return {take(rows * round_up(columns, PANEL)), rows}; }
 
 // t += rows i … of X, times the columns j … of Y: over the `depth` columns of X from `from` on.
 template <int M, int N> INLINE void add_rows_times(Tile<M, N> &t, Panels X, long i, Panels Y, long j, long from, long depth) {
@@ -25,21 +28,6 @@ template <int M, int N> INLINE void add_rows_times(Tile<M, N> &t, Panels X, long
         t.add_product(X.at(i, from), PANEL, 1, Y.at(from, j), PANEL, next - from);
         from = next;
     }
-}
-
-// 2^x for x ≤ 0, within 1 ulp: 0 below −126.5, NaN stays NaN. 2^x = 2ⁿ 2^r, |r| ≤ ½.
-INLINE vec exp2_of_negative(vec x) {
-    const float shift = 0x1.8p23f;  // adding it rounds to a whole number, which the low bits then hold
-    const vec least = broadcast(-127);
-    x = least > x ? least : x;
-    vec shifted = x + shift, r = x - (shifted - shift);
-    vec p = 1.5353362e-4f * r + 1.3398874e-3f;
-    p = p * r + 9.618437e-3f;
-    p = p * r + 5.5503324e-2f;
-    p = p * r + 2.4022648e-1f;
-    p = p * r + 6.931472e-1f;
-    p = p * r + 1;
-    return p * (vec)(((ints)shifted - (ints)broadcast(shift) + 127) << 23);
 }
 
 template <int distance, int... i> INLINE vec exchange(vec x, std::integer_sequence<int, i...>) {
@@ -99,6 +87,25 @@ INLINE void row_to_panels(const float *row, Panels X, long i, long columns) {
 }
 INLINE void row_from_panels(Panels X, long i, long columns, float factor, float *row) {
     for (long j = 0; j < columns; j += W) store(row + j, load(X.at(i, j)) * factor);
+}
+
+// The query of token t, turned and scaled so that a product with a key is a score · log₂ e. row: [padded].
+template <class T> void read_query(const Attention &a, const Sequence &s, long t, long head, float *row, long padded) {
+    float scale = LOG2_E / std::sqrt(float(a.d));
+    widen_row(s.token<T>(a.q, t, head), row, a.d, padded);
+    rotate(row, s.turn(a, t), a.d, 1);
+    for (long j = 0; j < padded; j++) row[j] *= scale;
+}
+// PANEL keys from key i on, turned, those from `end` on zero. rows: [PANEL, padded].
+template <class T> void read_keys(const Attention &a, const Sequence &s, long i, long end, long head, float *rows, long padded) {
+    for (float *row = rows; row < rows + PANEL * padded; row += padded, i++) {
+        if (i >= end) {
+            std::memset(row, 0, padded * sizeof(float));
+            continue;
+        }
+        widen_row(s.key<T>(a, a.k, a.k_cache, a.d, i, head), row, a.d, padded);
+        rotate(row, s.turn(a, i - s.past), a.d, 1);
+    }
 }
 
 // What rows from token t on see of `keys` keys from `first` on: columns `low` to `high` of their scores, each row its own part.

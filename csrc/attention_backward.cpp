@@ -30,32 +30,26 @@ template <class T> struct Backward {
     Backward(const Attention &a, const Part &part, Take &take)
         : a(a), s(a, part.n), part(part), group(a.H / a.H_kv), dk(round_up(a.d, W)), dv(round_up(a.d_v, W)),
           first(s.first_reader(part.begin)), count(s.last_reader(a, part.end - 1) - first), rows(round_up(count, QUERIES)),
-          keys(round_up(part.end - part.begin, KEYS)), row(take(PANEL * std::max(dk, dv))), Q(panels(take, rows, dk)),
-          dO(panels(take, rows, dv)), dQ(panels(take, rows, dk)), top(take(rows)), share(take(rows)), delta(take(rows)),
-          K(panels(take, KEYS, dk)), Kt(panels(take, dk, KEYS)), Vt(panels(take, dv, KEYS)), P(panels(take, QUERIES, KEYS)),
-          dS(panels(take, QUERIES, KEYS)), dK(panels(take, keys, dk)), dV(panels(take, keys, dv)) {}
-    static Panels panels(Take &take, long rows, long columns) { return {take(Panels::size(rows, columns)), rows}; }
+          keys(round_up(part.end - part.begin, KEYS)), row(take(PANEL * std::max(dk, dv))), Q(take_panels(take, rows, dk)),
+          dO(take_panels(take, rows, dv)), dQ(take_panels(take, rows, dk)), top(take(rows)), share(take(rows)), delta(take(rows)),
+          K(take_panels(take, KEYS, dk)), Kt(take_panels(take, dk, KEYS)), Vt(take_panels(take, dv, KEYS)),
+          P(take_panels(take, QUERIES, KEYS)), dS(take_panels(take, QUERIES, KEYS)), dK(take_panels(take, keys, dk)),
+          dV(take_panels(take, keys, dv)) {}
 
+    // Queries behind the last are zero: whole tiles are computed, and not used.
     void read_queries(long head) {
-        float scale = LOG2_E / std::sqrt(float(a.d));
+        Q.clear(dk), dO.clear(dv), dQ.clear(dk);
         for (long i = 0; i < count; i++) {
             long t = first + i;
-            widen_row(s.token<T>(a.q, t, head), row, a.d, dk);
-            rotate(row, s.turn(a, t), a.d, 1);
-            for (long j = 0; j < dk; j++) row[j] *= scale;
+            read_query<T>(a, s, t, head, row, dk);
             row_to_panels(row, Q, i, dk);
             widen_row(s.token<T>(a.do_, t, head), row, a.d_v, dv);
             row_to_panels(row, dO, i, dv);
             const float *kept = a.softmax + ((s.first + t) * a.H + head) * 2;
             top[i] = kept[0], share[i] = kept[1];
         }
+        for (long i = count; i < rows; i++) top[i] = share[i] = delta[i] = 0;
         for (long i = 0; i < count; i += TILE_M) read_delta(i, std::min<long>(TILE_M, count - i), head);
-        for (long i = count; i < rows; i++) {  // queries behind the last: whole tiles are computed, and not used
-            for (long j = 0; j < dk; j += W) store(Q.at(i, j), vec{});
-            for (long j = 0; j < dv; j += W) store(dO.at(i, j), vec{});
-            top[i] = share[i] = delta[i] = 0;
-        }
-        std::memset(dQ.data, 0, Panels::size(rows, dk) * sizeof(float));
     }
 
     // rowsum(dO ⊙ O), summed as dO Vᵀ is: where one key is seen, O = V, and their difference is then exactly 0.
@@ -67,21 +61,16 @@ template <class T> struct Backward {
         for (long m = 0; m < n; m++) delta[i + m] = total[m];
     }
 
-    // K, and K and V transposed, of the keys from `from` on; those behind the last are zero.
-    KERNEL void read_keys(long from, long n, long head) {
+    // K, and K and V transposed, of n keys from `from` on; those behind the last are zero.
+    KERNEL void read_keys_and_values(long from, long n, long head) {
         for (long p = 0; p < n; p += PANEL) {
-            for (long i = 0; i < PANEL; i++) {
-                bool is = p + i < n;
-                float *k = row + i * dk;
-                widen_row(is ? s.key<T>(a, a.k, a.k_cache, a.d, from + p + i, head) : nullptr, k, is ? a.d : 0, dk);
-                if (is) rotate(k, s.turn(a, from + p + i - s.past), a.d, 1);
-                row_to_panels(k, K, p + i, dk);
-            }
+            read_keys<T>(a, s, from + p, from + n, head, row, dk);
+            for (long i = 0; i < PANEL; i++) row_to_panels(row + i * dk, K, p + i, dk);
             transpose(row, dk, Kt.at(0, p), PANEL, PANEL, dk);
-            for (long i = 0; i < PANEL; i++) {
-                bool is = p + i < n;
-                widen_row(is ? s.key<T>(a, a.v, a.v_cache, a.d_v, from + p + i, head) : nullptr, row + i * dv, is ? a.d_v : 0, dv);
-            }
+            long values = std::min<long>(PANEL, n - p);
+            for (long i = 0; i < values; i++)
+                widen_row(s.key<T>(a, a.v, a.v_cache, a.d_v, from + p + i, head), row + i * dv, a.d_v, dv);
+            std::memset(row + values * dv, 0, (PANEL - values) * dv * sizeof(float));
             transpose(row, dv, Vt.at(0, p), PANEL, PANEL, dv);
         }
     }
@@ -94,7 +83,7 @@ template <class T> struct Backward {
             add_rows_times(t, Q, i, Kt, j, 0, a.d);
             if (!seen.whole(j, TILE_M)) seen.hide(t, j, n, -INFINITY);
             UNROLL for (int r = 0; r < TILE_M; r++)
-                UNROLL for (int c = 0; c < TILE_N; c++) t.c[r][c] = exp2_of_negative(t.c[r][c] - top[i + r]) * share[i + r];
+                UNROLL for (int c = 0; c < TILE_N; c++) t.c[r][c] = exp2(t.c[r][c] - top[i + r]) * share[i + r];
             t.store_to(P.at(m, j), PANEL);
             t.zero();
             add_rows_times(t, dO, i, Vt, j, 0, a.d_v);
@@ -171,13 +160,12 @@ template <class T> struct Backward {
     }
 
     void run(long key_head) {
-        std::memset(dK.data, 0, Panels::size(keys, dk) * sizeof(float));
-        std::memset(dV.data, 0, Panels::size(keys, dv) * sizeof(float));
+        dK.clear(dk), dV.clear(dv);
         for (long g = 0; g < group; g++) {
             read_queries(key_head * group + g);
             for (long from = part.begin; from < part.end; from += KEYS) {
                 long n = std::min(KEYS, part.end - from);
-                read_keys(from, n, key_head);
+                read_keys_and_values(from, n, key_head);
                 long begin = (s.first_reader(from) - first) / QUERIES * QUERIES, end = s.last_reader(a, from + n - 1) - first;
                 for (long i = begin; i < end; i += QUERIES) step(i, from, n);
             }

@@ -37,31 +37,24 @@ template <class T> struct Forward {
 
     Forward(const Attention &a, long queries, Take &take)
         : a(a), group(a.H / a.H_kv), queries(queries), dk(round_up(a.d, W)), dv(round_up(a.d_v, W)),
-          row(take(PANEL * std::max(dk, dv))), Q(panels(take, group * queries, dk)), Kt(panels(take, dk, KEYS)), V(panels(take, KEYS, dv)),
-          P(panels(take, TILE_M, KEYS)), O(panels(take, group * queries, dv)), top(take(group * queries)),
-          total(take(group * queries * W)), factor(take(W)) {}
-    static Panels panels(Take &take, long rows, long columns) { return {take(Panels::size(rows, columns)), rows}; }
+          row(take(PANEL * std::max(dk, dv))), Q(take_panels(take, group * queries, dk)), Kt(take_panels(take, dk, KEYS)),
+          V(take_panels(take, KEYS, dv)), P(take_panels(take, TILE_M, KEYS)), O(take_panels(take, group * queries, dv)),
+          top(take(group * queries)), total(take(group * queries * W)), factor(take(W)) {}
 
+    // Rows behind the last query, up to a whole tile, are zero.
     void read_queries(const Sequence &s, long first, long count, long key_head) {
-        float scale = LOG2_E / std::sqrt(float(a.d));
+        Q.clear(dk);
         for (long g = 0; g < group; g++)
-            for (long i = 0; i < round_up(count, TILE_M); i++) {
-                widen_row(s.token<T>(a.q, first + i, key_head * group + g), row, i < count ? a.d : 0, dk);
-                if (i < count) rotate(row, s.turn(a, first + i), a.d, 1);
-                for (long j = 0; j < dk; j++) row[j] *= scale;
+            for (long i = 0; i < count; i++) {
+                read_query<T>(a, s, first + i, key_head * group + g, row, dk);
                 row_to_panels(row, Q, g * queries + i, dk);
             }
     }
 
     // K transposed and V, of the keys from `first` on; columns of Kt behind the last are zero.
-    KERNEL void read_keys(const Sequence &s, long first, long keys, long head) {
+    KERNEL void read_keys_and_values(const Sequence &s, long first, long keys, long head) {
         for (long p = 0; p < keys; p += PANEL) {
-            for (long i = 0; i < PANEL; i++) {
-                long key = first + p + i;
-                bool is = p + i < keys;
-                widen_row(is ? s.key<T>(a, a.k, a.k_cache, a.d, key, head) : nullptr, row + i * dk, is ? a.d : 0, dk);
-                if (is) rotate(row + i * dk, s.turn(a, key - s.past), a.d, 1);
-            }
+            read_keys<T>(a, s, first + p, first + keys, head, row, dk);
             transpose(row, dk, Kt.at(0, p), PANEL, PANEL, dk);
         }
         for (long i = 0; i < keys; i++) {
@@ -93,13 +86,13 @@ template <class T> struct Forward {
             factor[m] = before - now;
             top[i + m] = now;
         }
-        store(factor, exp2_of_negative(load(factor)));
+        store(factor, exp2(load(factor)));
         for (int m = 0; m < TILE_M; m++) {
             vec added = {};
             for (long j = seen.first_panel(); j < seen.high; j += PANEL)
                 UNROLL for (int n = 0; n < TILE_N; n++) {
                     float *p = P.at(m, j) + n * W;
-                    vec e = exp2_of_negative(load(p) - top[i + m]);
+                    vec e = exp2(load(p) - top[i + m]);
                     store(p, e);
                     added += e;
                 }
@@ -139,10 +132,10 @@ template <class T> struct Forward {
         read_queries(s, block.first, count, key_head);
         std::fill_n(top, rows, -FLT_MAX);
         std::memset(total, 0, rows * W * sizeof(float));
-        std::memset(O.data, 0, Panels::size(rows, dv) * sizeof(float));
+        O.clear(dv);
         for (long first = s.begin(a, block.first), end = s.end(block.first + count - 1); first < end; first += KEYS) {
             long keys = std::min(KEYS, end - first);
-            read_keys(s, first, keys, key_head);
+            read_keys_and_values(s, first, keys, key_head);
             for (long g = 0; g < group; g++)
                 for (long i = 0; i < count; i += TILE_M) {
                     Seen seen(a, s, block.first + i, TILE_M, first, keys);

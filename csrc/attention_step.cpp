@@ -3,7 +3,6 @@
 #include <cfloat>
 #include <vector>
 
-#include "activation.h"
 #include "attention.h"
 
 namespace GDN_ISA {
@@ -67,7 +66,7 @@ template <class T> struct Step {
             for (long i = 0; i < count; i++) most = std::max(most, s[i]);
             vec added = {};
             for (long i = 0; i < count; i += W) {
-                vec e = exp2_of_negative(load(s + i) - most);
+                vec e = exp2(load(s + i) - most);
                 store(s + i, e);
                 added += e;
             }
