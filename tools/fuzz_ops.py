@@ -37,7 +37,8 @@ def uncorrected(q, k, v, log_alpha, beta, S, cu_seqlens):
     """The gated delta rule without its correction, by which states become smaller than what they are sums of.
 
     Chunked forms subtract it after a chunk's sums, so they err by an eps of the state before. What is recalled does
-    not change S here, but k and β have its gradient.
+    not change S here, but k and β have its gradient. An output is as large as what roundings of q's and S's numbers,
+    each on its own, make of it: of one token it is v times a single sum, q · k, which may be nearly zero.
     """
 
     def recurrence(q, k, v, log_alpha, beta, S):
@@ -48,7 +49,9 @@ def uncorrected(q, k, v, log_alpha, beta, S, cu_seqlens):
             recalled = torch.einsum("bhk,bhkv->bhv", k_t.abs(), S.abs()).detach()
             stored = torch.einsum("bhk,bhv->bhkv", k_t, beta_t[..., None] * recalled)
             S = S + torch.einsum("bhk,bhv->bhkv", k_t, beta_t[..., None] * v_t) + stored - stored.detach()
-            o.append(torch.einsum("bhk,bhkv->bhv", q_t, S))
+            o_t = torch.einsum("bhk,bhkv->bhv", q_t, S)
+            scattered = torch.einsum("bhk,bhkv->bhv", q_t.square(), S.square()).sqrt()
+            o.append(o_t + (torch.maximum(scattered, o_t.abs()) - o_t).detach())
         return torch.stack(o, 1) if o else torch.zeros_like(v), S
 
     return each_sequence("uncorrected", recurrence, (q, k, v, log_alpha, beta), S, cu_seqlens)
