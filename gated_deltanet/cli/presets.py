@@ -20,7 +20,7 @@ class Presets:
     """
 
     size: Annotated[str | None, arg(metavar="SIZE")] = None
-    """List only the presets of one size: 1.3b, 400m, small, tiny, nano, or 0.4b for the official code's."""
+    """List only one size: 1.3b, 400m, small, tiny, nano, 0.4b (the official code's) or 500m (table S.2)."""
     json: bool = False
     """Print one JSON list instead of a table."""
 
@@ -51,7 +51,8 @@ def names(size: str | None) -> list[str]:
     sizes = list(dict.fromkeys(map(size_of, PRESETS)))
     if size is not None and size not in sizes:
         raise unknown("--size", size, sizes)
-    return [name for name in PRESETS if size in (None, size_of(name))]
+    found = [name for name in PRESETS if size in (None, size_of(name))]
+    return sorted(found, key=lambda name: sizes.index(size_of(name)))
 
 
 def row(name: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from gated_deltanet.fields import check_positive, check_sizes
 from gated_deltanet.ops import KVCache, attention
 
-from .mixer import HALF, LLAMA, About, Shape, Size, Speed
+from .mixer import HALF, LLAMA, About, Shape, Size, Speed, heads
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class Attention:
         mark="o",
         shapes={
             "1.3b": LLAMA,
-            "400m": Shape(24, 1024, 3584),
+            "400m": Shape(28, 1024, 2880),
             "small": Shape(12, 384, 1072),
-            "tiny": Shape(6, 256, 512),
-            "nano": Shape(6, 96, 144),
+            "tiny": Shape(5, 256, 680),
+            "nano": Shape(4, 96, 284),
         },
     )
 
@@ -51,7 +51,7 @@ class Attention:
 
     @classmethod
     def sized(cls, d_model: int, size: Size) -> "Attention":
-        return cls(d_model // size.d_head, size.d_head)
+        return cls(*heads(d_model, size.d_head))
 
     def build(self, d_model: int, *, layer: int = 0, n_layers: int = 1, norm_eps: float = 1e-5) -> nn.Module:
         return AttentionMixer(self, d_model)

@@ -14,24 +14,26 @@ class Decay(nn.Module):
     """log α = −exp(A_log) · dt with dt = softplus(raw + dt_bias).
 
     n heads: A_log, dt_bias: [n] (Mamba2, Gated DeltaNet). With d_state, n channels: A_log [n, d_state] (Mamba).
+    least: the smallest A of a head at the start, its authors' 1 in Mamba2 and 0 in Gated DeltaNet.
     Rounding A_log or dt_bias to half precision changes how far the layer remembers, so `.to(torch.bfloat16)`,
     `.half()` and the like leave them as they are.
     """
 
-    def __init__(self, n: int, d_state: int | None = None):
+    def __init__(self, n: int, d_state: int | None = None, least: float = 1.0):
         super().__init__()
+        self.least = least
         shape = (n,) if d_state is None else (n, d_state)
         self.A_log = nn.Parameter(torch.empty(shape, dtype=torch.float32))
         self.dt_bias = nn.Parameter(torch.empty(n, dtype=torch.float32))
         self.reset_parameters()
 
     @torch.no_grad()
-    def reset_parameters(self) -> None:
-        """A uniform in [1, 16], or 1 … d_state in every channel; dt log-uniform in [1e-3, 1e-1]."""
+    def reset_parameters(self, least: float | None = None) -> None:
+        """A uniform in [least, 16], or 1 … d_state in every channel; dt log-uniform in [1e-3, 1e-1]."""
         if self.A_log.is_meta:
             return  # nothing to fill, and on the meta device these calls import most of torch's compiler
         if self.A_log.ndim == 1:
-            self.A_log.uniform_(1, 16).log_()
+            self.A_log.uniform_(self.least if least is None else least, 16).clamp_(min=1e-4).log_()
         else:
             self.A_log.copy_(torch.arange(1, self.A_log.shape[1] + 1, device=self.A_log.device).log())
         dt = self.dt_bias.uniform_(math.log(1e-3), math.log(1e-1)).exp()

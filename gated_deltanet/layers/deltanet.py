@@ -8,7 +8,7 @@ from torch import nn
 from gated_deltanet.fields import check_positive, check_sizes
 
 from .gated_deltanet import GatedDeltaNet
-from .mixer import LLAMA, About, Shape, Size, Speed
+from .mixer import LLAMA, About, Shape, Size, Speed, heads
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class DeltaNet:
         mark="s",
         shapes={
             "1.3b": LLAMA,
-            "400m": Shape(24, 1024, 3584),
+            "400m": Shape(28, 1024, 2880),
             "small": Shape(12, 384, 1056),
-            "tiny": Shape(6, 256, 504),
-            "nano": Shape(6, 96, 140),
+            "tiny": Shape(5, 256, 680),
+            "nano": Shape(4, 96, 280),
         },
     )
 
@@ -44,7 +44,8 @@ class DeltaNet:
     @classmethod
     def sized(cls, d_model: int, size: Size) -> "DeltaNet":
         """Keys and values of d_model in all."""
-        return cls(d_model // size.d_head, size.d_head, size.d_head)
+        n_heads, d_head = heads(d_model, size.d_head)
+        return cls(n_heads, d_head, d_head)
 
     @property
     def gated(self) -> GatedDeltaNet:

@@ -30,6 +30,7 @@ class GatedDeltaNet:
     qk_norm: str = "l2"  # or l1
     beta_max: float = 1.0  # 2 allows negative eigenvalues
     n_h: int = 1  # delta steps a token: more than one is DeltaProduct
+    beta_bias: bool = False  # of β before the sigmoid: official code has one, which starts at 0
 
     about: ClassVar[About] = About(
         name="gdn",
@@ -38,17 +39,17 @@ class GatedDeltaNet:
         mark="^",
         shapes={
             "1.3b": Shape(16, 2400, 5888),  # official code
-            "400m": Shape(24, 1024, 2944),
-            "small": Shape(12, 384, 800),
-            "tiny": Shape(6, 256, 336),
-            "nano": Shape(6, 96, 76),
+            "400m": Shape(26, 1024, 2560),
+            "small": Shape(11, 384, 944),
+            "tiny": Shape(4, 256, 760),
+            "nano": Shape(4, 96, 212),
         },
     )
 
     def __post_init__(self):
         check_sizes(self, "n_heads", "d_k", "d_v", "n_v_heads", "conv_size", "n_h")
         check_multiple(self, "n_v_heads", of="n_heads")
-        check_switches(self, "decay", "gate", "out_norm")
+        check_switches(self, "decay", "gate", "out_norm", "beta_bias")
         check_choice(self, "feature_map", FEATURE_MAPS)
         check_choice(self, "qk_norm", NORMS)
         check_positive(self, "beta_max", most=2)
@@ -64,7 +65,6 @@ class GatedDeltaNet:
     @classmethod
     def sized(cls, d_model: int, size: Size) -> "GatedDeltaNet":
         """Keys of ¾ d_model and values of 1½ d_model in all (official code): the layer has 6 d_model² parameters."""
-        # there b_proj has a bias, n_heads parameters more; ours has none, as in flash-linear-attention
         d_k = 3 * d_model // 4 // size.gdn_heads
         return cls(size.gdn_heads, d_k, 2 * d_k)
 
@@ -101,9 +101,9 @@ class GatedDeltaNetMixer(nn.Module):
         self.q_conv = ShortConv(keys, c.conv_size, activation=c.feature_map)
         self.k_conv = ShortConv(c.n_h * keys, c.conv_size, activation=c.feature_map)
         self.v_conv = ShortConv(c.n_h * values, c.conv_size)
-        self.b_proj = nn.Linear(d_model, c.n_h * c.H_v, bias=False)
+        self.b_proj = nn.Linear(d_model, c.n_h * c.H_v, bias=c.beta_bias)
         self.a_proj = nn.Linear(d_model, c.H_v, bias=False) if c.decay else None
-        self.decay = Decay(c.H_v) if c.decay else None
+        self.decay = Decay(c.H_v, least=0.0) if c.decay else None
         self.gate_proj = nn.Linear(d_model, values, bias=False) if c.gate else None
         self.out_norm = RMSNorm(c.d_v, norm_eps) if c.out_norm else None
         self.out_proj = nn.Linear(values, d_model, bias=False)

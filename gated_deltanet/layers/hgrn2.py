@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from gated_deltanet.fields import check_sizes
 from gated_deltanet.ops import linear_attention
 
-from .mixer import FLOAT, LLAMA, About, Gates, Shape, Size, Speed
+from .mixer import FLOAT, LLAMA, About, Gates, Shape, Size, Speed, heads
 from .norm import RMSNorm
 
 
@@ -28,10 +28,10 @@ class HGRN2:
         mark="X",
         shapes={
             "1.3b": LLAMA,
-            "400m": Shape(24, 1024, 3584),
+            "400m": Shape(28, 1024, 2880),
             "small": Shape(12, 384, 1072),
-            "tiny": Shape(6, 256, 512),
-            "nano": Shape(6, 96, 144),
+            "tiny": Shape(5, 256, 680),
+            "nano": Shape(4, 96, 284),
         },
     )
 
@@ -45,7 +45,8 @@ class HGRN2:
     @classmethod
     def sized(cls, d_model: int, size: Size) -> "HGRN2":
         """Keys and values of d_model in all."""
-        return cls(d_model // size.d_head, size.d_head, size.d_head)
+        n_heads, d_head = heads(d_model, size.d_head)
+        return cls(n_heads, d_head, d_head)
 
     def build(self, d_model: int, *, layer: int = 0, n_layers: int = 1, norm_eps: float = 1e-5) -> nn.Module:
         return HGRN2Mixer(self, d_model, layer / n_layers, norm_eps)

@@ -10,7 +10,7 @@ from gated_deltanet.fields import check_choice, check_sizes
 
 from .attention import Attention
 from .features import FEATURE_MAPS
-from .mixer import FLOAT, About, Size, Speed
+from .mixer import FLOAT, About, Size, Speed, heads
 from .norm import RMSNorm
 
 
@@ -40,7 +40,8 @@ class LinearAttention:
     @classmethod
     def sized(cls, d_model: int, size: Size) -> "LinearAttention":
         """Keys and values of d_model in all."""
-        return cls(d_model // size.d_head, size.d_head, size.d_head)
+        n_heads, d_head = heads(d_model, size.d_head)
+        return cls(n_heads, d_head, d_head)
 
     def build(self, d_model: int, *, layer: int = 0, n_layers: int = 1, norm_eps: float = 1e-5) -> nn.Module:
         return LinearAttentionMixer(self, d_model, norm_eps)

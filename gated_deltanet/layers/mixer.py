@@ -16,15 +16,19 @@ class Size(NamedTuple):
 
     vocab_size: int  # 32,000: Llama 2's (section 4); 257: bytes and the end of text
     window: int  # of sliding-window attention, half the training length (section 4)
-    d_head: int  # of attention, DeltaNet, HGRN2 (whose authors take 128) and linear attention
-    d_retnet: int  # of RetNet's keys: 256, its authors say
-    gdn_heads: int  # 9 in the official code; 6 of 128 at 400m, table S.1's "Head Dim 128"
+    d_head: int  # of attention, DeltaNet, HGRN2 (whose authors take 128) and linear attention, about
+    d_retnet: int  # of RetNet's keys: 256, its authors say; at least 4 heads, for its decays follow their number
+    gdn_heads: int  # 9 in the official code
     d_state: int  # of Mamba2: 128, its authors say
     d_mamba2: int  # of Mamba2's heads: 64, its authors say
 
 
 class Shape(NamedTuple):
-    """Of a preset. d_ff makes the number of parameters right, but where it is the authors'; without MLPs n_layers."""
+    """Of a preset. Without MLPs n_layers makes the number of parameters right, else d_ff, but where it is the authors'.
+
+    n_layers and d_model are such that d_ff / d_model is within a quarter of what it is at 1.3b: the paper's balance
+    between mixers and MLPs.
+    """
 
     n_layers: int
     d_model: int
@@ -90,6 +94,12 @@ class Mixer(Protocol):
     def state_bytes(self, length: int) -> int:
         """Of one sequence after so many tokens: float32 matrices, bfloat16 keys, values and inputs of convolutions."""
         ...
+
+
+def heads(d_model: int, about: int) -> tuple[int, int]:
+    """How many heads of about this size, and their size, fill d_model."""
+    n_heads = max(1, round(d_model / about))
+    return n_heads, d_model // n_heads
 
 
 def conv_bytes(conv_size: int | None, channels: int) -> int:

@@ -28,10 +28,10 @@ class RetNet:
         mark="v",
         shapes={
             "1.3b": Shape(24, 2048, 2944),
-            "400m": Shape(24, 1024, 2240),
+            "400m": Shape(28, 1024, 1536),
             "small": Shape(12, 384, 560),
             "tiny": Shape(5, 256, 344),
-            "nano": Shape(5, 96, 72),
+            "nano": Shape(4, 96, 156),
         },
     )
 
@@ -85,6 +85,11 @@ class RetNetMixer(nn.Module):
         self.gate_proj = nn.Linear(d_model, values, bias=False)
         self.out_norm = RMSNorm(c.d_v, norm_eps)
         self.out_proj = nn.Linear(values, d_model, bias=False)
+
+    def reset_projections(self) -> None:
+        """Its authors' start: Xavier's, much narrowed."""
+        for proj in (self.q_proj, self.k_proj, self.v_proj, self.gate_proj):
+            nn.init.xavier_uniform_(proj.weight, gain=2**-2.5)
 
     def forward(
         self, x: Tensor, state: RetNetState | None = None, *, cu_seqlens: Tensor | None = None, keep_state: bool = True

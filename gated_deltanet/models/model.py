@@ -1,4 +1,4 @@
-"""The causal language model: embedding, blocks, norm, head, and how its parameters start."""
+"""The causal language model: embedding, blocks, norm, head."""
 
 from functools import partial
 from typing import Any, TypeAlias
@@ -14,6 +14,7 @@ from gated_deltanet.ops import linear_cross_entropy
 from gated_deltanet.ops.checks import values_are_cheap
 
 from .config import ModelConfig
+from .start import init_weights
 
 
 class Block(nn.Module):
@@ -44,10 +45,11 @@ State: TypeAlias = tuple[Any, ...]  # one state a layer
 class CausalLM(nn.Module):
     """A language model of the mixers its config names.
 
+    start: how its parameters start, one of `gated_deltanet.models.start`.
     checkpointing: set it to True to keep only the blocks' inputs between forward and backward and run them again.
     """
 
-    def __init__(self, config: ModelConfig):
+    def __init__(self, config: ModelConfig, start: str = "width"):
         super().__init__()
         self.config = config
         self.checkpointing = False
@@ -55,7 +57,7 @@ class CausalLM(nn.Module):
         self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.n_layers))
         self.norm = RMSNorm(config.d_model, config.norm_eps)
         self.head = None if config.tied else nn.Linear(config.d_model, config.vocab_size, bias=False)
-        init_weights(self)
+        init_weights(self, start)
 
     @property
     def head_weight(self) -> Tensor:
@@ -126,27 +128,3 @@ class CausalLM(nn.Module):
             if layer is not None and not isinstance(layer, mixer.State):
                 found = f"state is a {type(layer).__name__} in layer {i}"
                 raise ValueError(f"{found}, expected a {mixer.State.__name__}: is it another model's?")
-
-
-STD = 0.02
-
-
-def init_weights(model: nn.Module) -> None:
-    """Start every parameter of a `CausalLM`, also after `to_empty` from the meta device.
-
-    As in GPT-2, matrices and embeddings are N(0, 0.02²), and those that write to the residual stream (`out_proj` of
-    mixers and MLPs) are narrower by √(number of branches), so that the stream's variance does not grow with the depth:
-    1/√(2 · layers), or 1/√layers without MLPs. Everything else (decays, convolutions, norms, D) starts as its own
-    `reset_parameters` says. The official code differs: only embeddings are N(0, 0.02²), matrices start as torch's
-    Linear does, and of those that write to the stream MLPs' and attention's are narrower, Gated DeltaNet's is not.
-    """
-    for module in model.modules():
-        if isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.normal_(module.weight, std=STD)
-    for module in model.modules():
-        reset = getattr(module, "reset_parameters", None)
-        if callable(reset) and not isinstance(module, nn.Linear | nn.Embedding):
-            reset()  # after the matrices: Mamba's dt_proj has a start of its own
-    branches = [weight for name, weight in model.named_parameters() if name.endswith("out_proj.weight")]
-    for weight in branches:
-        nn.init.normal_(weight, std=STD / len(branches) ** 0.5)

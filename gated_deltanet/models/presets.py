@@ -21,9 +21,9 @@ Sized: TypeAlias = Callable[[int, Size], Mixer]  # of d_model and the size
 SIZES = {
     "1.3b": Size(32000, 2048, 128, 256, gdn_heads=9, d_state=128, d_mamba2=64),
     "400m": Size(32000, 2048, 128, 256, gdn_heads=6, d_state=128, d_mamba2=64),
-    "small": Size(8192, 1024, 64, 128, gdn_heads=3, d_state=128, d_mamba2=64),
-    "tiny": Size(257, 256, 64, 128, gdn_heads=3, d_state=64, d_mamba2=64),
-    "nano": Size(257, 64, 32, 32, gdn_heads=3, d_state=48, d_mamba2=32),
+    "small": Size(8192, 512, 64, 96, gdn_heads=3, d_state=128, d_mamba2=64),
+    "tiny": Size(257, 256, 64, 64, gdn_heads=3, d_state=64, d_mamba2=64),
+    "nano": Size(257, 128, 32, 24, gdn_heads=3, d_state=48, d_mamba2=32),
 }
 
 
@@ -43,30 +43,30 @@ def pure(mixer: type[Mixer]) -> Architecture:
 
 H2_SHAPES = {
     "1.3b": Shape(18, 2304, 5760),  # H1's depth and width: nobody has published H2's
-    "400m": Shape(24, 1024, 3136),
+    "400m": Shape(27, 1024, 2560),
     "small": Shape(12, 384, 864),
-    "tiny": Shape(6, 256, 376),
-    "nano": Shape(6, 96, 88),
+    "tiny": Shape(3, 320, 768),
+    "nano": Shape(3, 112, 252),
 }
 HYBRIDS = {
     "samba": Architecture(
         (Mamba.sized, swa),
         {
-            "1.3b": Shape(18, 2304, 5952),  # its authors' depth and width
-            "400m": Shape(24, 1024, 3200),
+            "1.3b": Shape(18, 2304, 6144),  # its authors'
+            "400m": Shape(26, 1024, 2816),
             "small": Shape(12, 384, 912),
-            "tiny": Shape(6, 256, 400),
-            "nano": Shape(6, 96, 92),
+            "tiny": Shape(4, 256, 824),
+            "nano": Shape(4, 96, 228),
         },
     ),
     "gdn-h1": Architecture(  # section 3.4
         (GatedDeltaNet.sized, swa),
         {
             "1.3b": Shape(18, 2304, 6144),  # official code
-            "400m": Shape(24, 1024, 3264),
+            "400m": Shape(26, 1024, 2880),
             "small": Shape(12, 384, 944),
-            "tiny": Shape(6, 256, 424),
-            "nano": Shape(6, 96, 112),
+            "tiny": Shape(4, 256, 848),
+            "nano": Shape(4, 96, 248),
         },
     ),
     "gdn-h2": Architecture((Mamba2.sized, GatedDeltaNet.sized, swa), H2_SHAPES),  # section 3.4
@@ -88,15 +88,40 @@ def preset(architecture: Architecture, size: str) -> ModelConfig:
     return ModelConfig(d_model, n_layers, mixers, d_ff, SIZES[size].vocab_size)
 
 
-OFFICIAL_GDN = GatedDeltaNet(n_heads=9, d_k=128, d_v=256)
+MATCHED = {  # layers, d_model, d_state of Mamba2 with a state of Gated DeltaNet's bytes: its own has 2 to 4 times those
+    "1.3b": (48, 2048, 58),
+    "400m": (57, 1024, 44),
+    "small": (24, 384, 32),
+    "tiny": (5, 352, 28),
+    "nano": (8, 96, 8),
+}
+
+
+def matched_mamba2(size: str) -> ModelConfig:
+    n_layers, d_model, d_state = MATCHED[size]
+    mixer = replace(Mamba2.sized(d_model, SIZES[size]), d_k=d_state)
+    return ModelConfig(d_model, n_layers, (mixer,), 0, SIZES[size].vocab_size)
+
+
+OFFICIAL_GDN = GatedDeltaNet(n_heads=9, d_k=128, d_v=256, beta_bias=True)
 OFFICIAL_SWA = Attention(n_heads=12, d_head=128, window=2048)
+MAMBA2 = Mamba2(n_heads=48, d_k=128, d_v=64)
+ORDERS = {  # table S.2
+    "gdn-swa-mamba2": (OFFICIAL_GDN, OFFICIAL_SWA, MAMBA2),
+    "gdn-mamba2-swa": (OFFICIAL_GDN, MAMBA2, OFFICIAL_SWA),
+    "mamba2-swa-gdn": (MAMBA2, OFFICIAL_SWA, OFFICIAL_GDN),
+    "gdn-h2": (MAMBA2, OFFICIAL_GDN, OFFICIAL_SWA),
+}
 
 PRESETS = {
     f"{name}-{size}": preset(each, size)
     for size in SIZES
     for name, each in ARCHITECTURES.items()
     if size in each.shapes
-} | {
+}
+PRESETS |= {f"mamba2-matched-{size}": matched_mamba2(size) for size in SIZES}
+PRESETS |= {f"{name}-500m": ModelConfig(1536, 12, mixers, 6144, 32000) for name, mixers in ORDERS.items()}  # H1's shape
+PRESETS |= {
     "gdn-official-0.4b": ModelConfig(1536, 11, (OFFICIAL_GDN,), 6144, 32000),  # official code: really 517 M
     "gdn-h1-official-0.4b": ModelConfig(1536, 12, (OFFICIAL_GDN, OFFICIAL_SWA), 6144, 32000),  # really 531 M
     "gdn-demo": ModelConfig(128, 4, (GatedDeltaNet(2, 48, 96),), 256, 2048),  # what learns most in minutes: docs/log.md

@@ -68,16 +68,17 @@ def check(parallel: str) -> None:
 
 
 def build(
-    config: ModelConfig, init: Path | None, *, seed: int, parallel: str, dtype: torch.dtype, place: Place
+    config: ModelConfig, init: Path | None, *, start: str, seed: int, parallel: str, dtype: torch.dtype, place: Place
 ) -> tuple[CausalLM, nn.Module]:
     """The model and its objective as every rank starts them: the same weights, drawn once from the seed or read.
 
-    init: the folder of a model to read them from. Each rank has them whole, or with fsdp and hsdp its shard of them.
+    init: the folder of a model to read them from. start: how they start otherwise. Each rank has them whole, or with
+    fsdp and hsdp its shard of them.
     """
     shards = place.ranks > 1 and parallel.startswith(("fsdp", "hsdp"))
     with torch.device("meta") if shards and place.rank else nullcontext():
         torch.manual_seed(seed)
-        model = CausalLM(config)
+        model = CausalLM(config, start)
     if init is not None and not (shards and place.rank):
         load_weights(model, init)
     if shards:

@@ -30,6 +30,8 @@ class Recipe:
     """Change fields of the preset or file, such as d_ff=512 or mixers.0.gate=false."""
     init: str = ""
     """Start from the weights in this model's folder, with its tokenizer; the model is its own if no other is named."""
+    start: str = "width"
+    """How the weights of a new model start: width, or gpt2 as until November 2026 (gated_deltanet/models/start.py)."""
     data: str = "stdlib"
     """stdlib, a file, folder or glob of texts, several with commas, or a folder that `gdn data prepare` made."""
     tokenizer: str = "bytes"
@@ -63,6 +65,8 @@ class Recipe:
     """AdamW's epsilon."""
     weight_decay: float = 0.1
     """Weight decay of matrices, embeddings too; not of norms, biases, A_log, dt_bias and other vectors."""
+    decay_all: bool = False
+    """Whether weight decay is of these, too, as in the official code."""
     clip: float = 1.0
     """Largest norm of the gradient; a larger one is scaled down to it."""
     dtype: str = "auto"
@@ -94,13 +98,15 @@ class Recipe:
         # here: `gdn --help` wants the fields above, and no torch
         from gated_deltanet.fields import check_choice, check_positive, check_sizes, check_switches
         from gated_deltanet.models.presets import PRESETS
+        from gated_deltanet.models.start import STARTS
 
         if self.preset and self.model:
             raise ValueError(f"Recipe: preset is {self.preset} and model {self.model}, expected one of them")
         if self.preset not in PRESETS and not (self.preset == "" and (self.model or self.init)):
             raise unknown("preset", self.preset, PRESETS)
         check_choice(self, "dtype", DTYPES)
-        check_switches(self, "reset", "checkpointing", "compile")
+        check_choice(self, "start", STARTS)
+        check_switches(self, "reset", "decay_all", "checkpointing", "compile")
         check_sizes(self, "length", "tokens", "batch_tokens", "micro_rows", "validate_every", "validate_tokens")
         check_sizes(self, "checkpoint_every", "keep", "bad_steps")
         check_sizes(self, "seed", "warmup_tokens", "sample_tokens", least=0)

@@ -18,16 +18,17 @@ PAPER = {
     "data": FINEWEB,
     "tokenizer": LLAMA,
     "valid": 1e-4,
+    "reset": False,  # as in official code: rows are cut from a stream of documents, whose borders nothing knows
     "checkpointing": True,
     "parallel": "fsdp",
     "sample_prompt": "The",
 }
-ABLATION = PAPER | {"tokens": "15B"}  # tables S.1 and S.2: 15 B tokens; the same batch and warm-up are our reading
+ABLATION = PAPER | {"tokens": "15B", "warmup_tokens": "150M"}  # tables S.1 and S.2; warm-up is 1 % in official code
 
 RECIPES: dict[str, Values] = {
     "paper-1.3b": PAPER | {"preset": "gdn-1.3b"},  # section 4
-    "paper-400m": ABLATION | {"preset": "gdn-400m"},  # table S.1
-    "paper-500m": ABLATION | {"preset": "gdn-h1-official-0.4b"},  # table S.2's size; its orders: gdn-swa-mamba2-400m, …
+    "paper-400m": ABLATION | {"preset": "gdn-official-0.4b"},  # table S.1, whose "Head Dim 128" is this preset's
+    "paper-500m": ABLATION | {"preset": "gdn-h2-500m"},  # table S.2; its other orders: gdn-swa-mamba2-500m, …
     "small": {
         "tokenizer": "bpe:8192",
         "length": 1024,
@@ -77,7 +78,7 @@ RECIPES: dict[str, Values] = {
     },
 }
 LARGEST = {"nano": 2e6, "tiny": 1e7, "small": 1e8, "paper-400m": 8e8}  # parameters of a model of one's own
-OF_SIZE = {"1.3b": "paper-1.3b", "400m": "paper-400m", "0.4b": "paper-500m"}
+OF_SIZE = {"1.3b": "paper-1.3b", "400m": "paper-400m", "0.4b": "paper-400m", "500m": "paper-500m"}
 
 
 def resolve(preset: str | None = None, name: str | None = None, *layers: Values) -> Recipe:

@@ -173,6 +173,7 @@ def assemble(recipe: Recipe, folder: Path, place: Place) -> Run:
     model, objective = build(
         read_config(folder / MODEL),
         Path(recipe.init) if recipe.init and not begun else None,
+        start=recipe.start,
         seed=recipe.seed,
         parallel=recipe.parallel,
         dtype=getattr(torch, recipe.dtype),

@@ -48,7 +48,7 @@ def gradient(
 
 
 def make_optimizer(model: nn.Module, recipe: Recipe) -> AdamW:
-    decayed, others = groups(model)
+    decayed, others = groups(model, recipe.decay_all)
     return AdamW(
         [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": others, "weight_decay": 0.0}],
         lr=recipe.peak_lr,
@@ -58,10 +58,12 @@ def make_optimizer(model: nn.Module, recipe: Recipe) -> AdamW:
     )
 
 
-def groups(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+def groups(model: nn.Module, decay_all: bool = False) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
     """Those that decay, and those that do not."""
-    named = list(model.named_parameters())
-    return [p for name, p in named if decays(name, p)], [p for name, p in named if not decays(name, p)]
+    decayed, others = [], []
+    for name, parameter in model.named_parameters():
+        (decayed if decay_all or decays(name, parameter) else others).append(parameter)
+    return decayed, others
 
 
 def decays(name: str, parameter: nn.Parameter) -> bool:

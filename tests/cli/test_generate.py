@@ -13,7 +13,7 @@ from gated_deltanet.models.session import Session
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     torch.manual_seed(0)
-    save(CausalLM(get_preset("gdn-nano")), folder / "nano", byte_tokenizer())
+    save(CausalLM(get_preset("gdn-nano"), "gpt2"), folder / "nano", byte_tokenizer())
     save(CausalLM(get_preset("gdn-nano")), folder / "mute")
     return folder
 

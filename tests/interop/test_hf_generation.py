@@ -86,7 +86,8 @@ def test_guessed_tokens_are_taken_back(model):
     expected = plain_loop(model, tokens(1, 9), n=12)
     helper = to_huggingface(copy.deepcopy(model))
     with torch.no_grad():
-        helper.model.embedding.weight += 0.02 * torch.randn(257, 96, generator=torch.Generator().manual_seed(0))
+        weight = helper.model.embedding.weight
+        weight += 0.02 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
     assert not torch.equal(generate(helper, tokens(1, 9), n=12), expected)
     assert torch.equal(generate(to_huggingface(model), tokens(1, 9), n=12, assistant_model=helper), expected)
 

@@ -30,7 +30,7 @@ def gdn():
 def nano(name):
     """With logits far enough from each other: rounding must not decide."""
     torch.manual_seed(0)
-    model = CausalLM(get_preset(f"{name}-nano"))
+    model = CausalLM(get_preset(f"{name}-nano"), "gpt2")
     with torch.no_grad():
         for parameter in model.parameters():
             parameter *= 1.0 if parameter.ndim == 1 else 3.0

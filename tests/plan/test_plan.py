@@ -35,7 +35,7 @@ def test_parameters_and_flops_are_those_of_the_model(architecture):
 def test_every_mixer_has_a_rate():
     mixers = [mixer for name in MIXERS for mixer in get_preset(f"{name}-nano").mixers]
     assert {type(mixer) for mixer in mixers} == set(KINDS.values())
-    assert {mixer.window for mixer in mixers if isinstance(mixer, Attention)} == {None, 64}
+    assert {mixer.window for mixer in mixers if isinstance(mixer, Attention)} == {None, 128}
     for mixer in mixers:
         assert 0 < cpu_rates(1e11).own(mixer) < 1e11
         assert 0 < gpu_rates(H100).own(mixer) < H100.flops

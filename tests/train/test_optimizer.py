@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -39,3 +41,9 @@ def test_every_parameter_is_in_one_group():
     assert decayed["betas"] == others["betas"] == (0.9, 0.95)
     ids = [id(p) for group in (decayed, others) for p in group["params"]]
     assert sorted(ids) == sorted(map(id, model.parameters()))
+
+
+def test_every_parameter_decays_if_asked_as_in_the_official_code():
+    model = CausalLM(get_preset("samba-nano"))
+    decayed, others = make_optimizer(model, replace(PAPER, decay_all=True)).param_groups
+    assert (len(decayed["params"]), others["params"]) == (len(list(model.parameters())), [])

@@ -16,7 +16,9 @@ def test_the_papers_recipe_is_section_4():
     assert (paper.peak_lr, paper.weight_decay, paper.clip) == (4e-4, 0.1, 1.0)
     assert (paper.beta1, paper.beta2, paper.final_lr, paper.spike) == (0.9, 0.95, 0.1, 0)
     assert paper.batch_tokens == 2**19
-    assert resolve(None, "paper-400m").tokens == resolve(None, "paper-500m").tokens == 15 * 10**9
+    ablations = [resolve(None, name) for name in ("paper-400m", "paper-500m")]
+    assert {(each.tokens, each.warmup_tokens) for each in ablations} == {(15 * 10**9, 15 * 10**7)}
+    assert not any(each.reset or each.decay_all for each in (paper, *ablations))
 
 
 @pytest.mark.parametrize("preset", PRESETS)
