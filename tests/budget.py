@@ -22,10 +22,14 @@ __all__ = [
 
 
 def assert_within_budget(
-    form: Callable, recurrence: Callable, inputs: Mapping[str, Any], gates: Iterable[str] = ()
+    form: Callable, recurrence: Callable, inputs: Mapping[str, Any], gates: Iterable[str] = (), neighbours: int = 0
 ) -> None:
-    """form and recurrence: the same op, called with `inputs` by name. gates: inputs whose gradients may err 10 ×."""
-    misses = Yardstick(recurrence, inputs, gates).misses(outputs_and_grads(form, inputs))
+    """form and recurrence: the same op, called with `inputs` by name. gates: inputs whose gradients may err 10 ×.
+
+    neighbours: some, where inputs are drawn, so that a sum may happen to cancel.
+    """
+    measure = Yardstick(recurrence, inputs, gates, neighbours=neighbours)
+    misses = measure.misses(outputs_and_grads(form, inputs))
     assert not misses, "; ".join(map(str, misses))
 
 

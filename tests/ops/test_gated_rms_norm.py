@@ -122,7 +122,7 @@ def test_gradcheck(backend, gated):
 @given(st.lists(st.integers(0, 7), max_size=3), st.integers(1, 40), st.booleans())
 def test_any_shape_agrees_with_the_reference(rows, d, gated):
     inputs = random_inputs(*rows, d=d) | ({} if gated else {"gate": None})
-    assert_within_budget(gated_rms_norm, reference, inputs)
+    assert_within_budget(gated_rms_norm, reference, inputs, neighbours=4)
     inputs = {n: None if x is None else x.double() for n, x in inputs.items()}
     expected = outputs_and_grads(reference, inputs)
     for name, got in outputs_and_grads(gated_rms_norm, inputs).items():

@@ -189,7 +189,7 @@ def test_any_packing_agrees_with_the_reference(lengths, K):
     cu_seqlens = torch.tensor([0, *lengths]).cumsum(0)
     packed, plain = (partial(f, cu_seqlens=cu_seqlens) for f in (short_conv, reference))
     inputs = random_inputs(B=1, L=sum(lengths), N=len(lengths), D=3, K=K)
-    assert_within_budget(packed, plain, inputs)
+    assert_within_budget(packed, plain, inputs, neighbours=4)
     inputs = cast(inputs, torch.float64)
     expected = outputs_and_grads(plain, inputs)
     for name, got in outputs_and_grads(packed, inputs).items():
