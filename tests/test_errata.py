@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from gated_deltanet.eval.paper import FIG_2
-from gated_deltanet.eval.paper import TABLE_3 as PRINTED_3
 from gated_deltanet.objectives import longhorn_objective, longhorn_update
+from gated_deltanet.paper import FIG_2
+from gated_deltanet.paper import TABLE_3 as PRINTED_3
 
 
 class Chunk(NamedTuple):

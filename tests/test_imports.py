@@ -23,7 +23,7 @@ LAYERS = (
     ("ops",),
     ("result",),
     ("files", "fields", "matmul", "objectives"),
-    ("naming", "quantity"),
+    ("naming", "quantity", "paper"),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 TOP = {"__init__", "__main__"}  # which say what the package offers

@@ -11,7 +11,7 @@ from matplotlib.ticker import NullLocator
 from gated_deltanet.files import write
 from gated_deltanet.layers import MIXERS
 from gated_deltanet.models.presets import SIZES
-from gated_deltanet.plan.speed import FIG_3, FIG_3_SHAPES
+from gated_deltanet.paper import FIG_3, FIG_3_SHAPES
 from gated_deltanet.quantity import show_size
 
 HYBRIDS = {  # the paper's colours, marks and names; those of one mixer only are the mixer's

@@ -12,10 +12,11 @@ from gated_deltanet import matmul
 from gated_deltanet.matmul import timed
 from gated_deltanet.models import CausalLM, count, get_preset
 from gated_deltanet.models.presets import choose
+from gated_deltanet.paper import FIG_3_SHAPES
 from gated_deltanet.plan.devices import available_bytes
 from gated_deltanet.plan.memory import Step, train_memory
 from gated_deltanet.plan.sharding import Sharding
-from gated_deltanet.plan.speed import FIG_3_SHAPES, cpu_rates, seconds_per_token, train_flops
+from gated_deltanet.plan.speed import cpu_rates, seconds_per_token, train_flops
 
 from . import machine, memory
 from .timing import turns

@@ -6,12 +6,12 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
+from gated_deltanet.paper import TABLE_3
 from gated_deltanet.result import Result, Track, answer_file, untracked
 
 from . import paper_table
 from .checkpoint import as_model
 from .data_sets import Row, Set, file_notes, read_text
-from .paper import TABLE_3
 from .paper_table import Column, Layout, versions
 
 

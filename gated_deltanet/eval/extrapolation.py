@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from gated_deltanet.data.sources import documents
+from gated_deltanet.paper import FIG_2, LENGTHS
 from gated_deltanet.quantity import show_size
 from gated_deltanet.result import Result, Table, Track, answer_each, answer_file, attempt_each, check_any, untracked
 
 from .checkpoint import as_model
 from .data_sets import ROWS, Files, Row, find, read_file, read_text
-from .paper import FIG_2, LENGTHS
 
 STORY, QUESTION = "Story: ", "\n\nNow, answer the question based on the story"  # of LongBench's prompt
 

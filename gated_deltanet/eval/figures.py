@@ -7,9 +7,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from gated_deltanet.files import write
+from gated_deltanet.paper import FIG_2, LENGTHS
 from gated_deltanet.quantity import show_size
-
-from .paper import FIG_2, LENGTHS
 
 
 def draw_extrapolation(document: dict[str, Any], name: str, file: Path) -> None:

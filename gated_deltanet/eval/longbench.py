@@ -10,12 +10,12 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
+from gated_deltanet.paper import TABLE_5
 from gated_deltanet.result import Result, Track, untracked
 
 from . import paper_table
 from .checkpoint import as_model
 from .data_sets import ROWS, Row, Set, hub_rows, read_file, read_rows, text, texts
-from .paper import TABLE_5
 from .paper_table import Column, Layout, mean_score, versions
 from .prompting import complete_all, cut_middle, length_of, room
 

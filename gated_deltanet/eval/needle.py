@@ -13,13 +13,13 @@ from time import perf_counter
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
+from gated_deltanet.paper import NEEDLE_LENGTHS, TABLE_2
 from gated_deltanet.quantity import show_size
 from gated_deltanet.result import Result, Table, Track, answer_each, answer_file, attempt_each, check_any, untracked
 
 from .checkpoint import as_model
 from .data_sets import read_text
 from .model import Model
-from .paper import NEEDLE_LENGTHS, TABLE_2
 
 Encode: TypeAlias = Callable[[str], list[int]]
 

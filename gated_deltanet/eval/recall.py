@@ -10,12 +10,12 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
+from gated_deltanet.paper import TABLE_4
 from gated_deltanet.result import Result, Track, untracked
 
 from . import paper_table
 from .checkpoint import as_model
 from .data_sets import Row, Set, file_notes, find_file, hub_rows, read_rows, text, texts
-from .paper import TABLE_4
 from .paper_table import Column, Layout, mean_score, versions
 from .prompting import Codec, complete_all, cut_around, length_of, room
 

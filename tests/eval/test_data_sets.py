@@ -7,8 +7,8 @@ from tiny_sets import ROWS, write_rows, write_sets
 from gated_deltanet.eval.commonsense import SETS as COMMONSENSE
 from gated_deltanet.eval.commonsense import measure, result
 from gated_deltanet.eval.data_sets import find_file, read_rows
-from gated_deltanet.eval.paper import TABLE_3
 from gated_deltanet.eval.recall import SETS as RECALL
+from gated_deltanet.paper import TABLE_3
 
 
 def test_every_set_is_read_as_it_was_written(tmp_path):

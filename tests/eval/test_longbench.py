@@ -26,8 +26,8 @@ from gated_deltanet.eval.longbench import (
     rouge_l,
     score,
 )
-from gated_deltanet.eval.paper import TABLE_5
 from gated_deltanet.eval.paper_table import mean_score, measure
+from gated_deltanet.paper import TABLE_5
 
 needs_lm_eval = pytest.mark.skipif(find_spec("lm_eval") is None, reason="lm-eval is not installed")
 

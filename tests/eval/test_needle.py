@@ -6,7 +6,7 @@ import pytest
 from gated_deltanet import CausalLM, cli, get_preset, save
 from gated_deltanet.data.tokenizer import byte_tokenizer
 from gated_deltanet.eval.needle import ANSWER, TASKS, WORDS, ask, cells, cut, effective_length, is_right, sentences
-from gated_deltanet.eval.paper import TABLE_2
+from gated_deltanet.paper import TABLE_2
 
 BYTES = byte_tokenizer()
 HAY = "It was night. Was it dark? It was! And so on, for 3.5 hours."

@@ -14,11 +14,11 @@ from gated_deltanet.data.tokenizer import byte_tokenizer
 from gated_deltanet.eval import prompting
 from gated_deltanet.eval.data_sets import read_rows
 from gated_deltanet.eval.model import OurModel
-from gated_deltanet.eval.paper import TABLE_4
 from gated_deltanet.eval.paper_table import mean_score, measure, value
 from gated_deltanet.eval.prompting import cut_around, cut_middle
 from gated_deltanet.eval.recall import LAYOUT, SHOWN, cloze, completed, contains, keyed, prompt, result
 from gated_deltanet.eval.recall import SETS as RECALL
+from gated_deltanet.paper import TABLE_4
 
 needs_datasets = pytest.mark.skipif(find_spec("datasets") is None, reason="datasets is not installed")
 BYTES = byte_tokenizer()

@@ -3,8 +3,9 @@
 import pytest
 
 from gated_deltanet.models import get_preset
+from gated_deltanet.paper import FIG_3, FIG_3_SHAPES
 from gated_deltanet.plan import GPUS
-from gated_deltanet.plan.speed import FIG_3, FIG_3_SHAPES, gpu_rates, seconds_per_token, train_flops
+from gated_deltanet.plan.speed import gpu_rates, seconds_per_token, train_flops
 
 HYBRIDS = ("gdn-h1", "gdn-h2", "samba")  # none of their curves was used to choose the rates
 H100 = GPUS["h100"]

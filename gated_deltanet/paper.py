@@ -1,4 +1,7 @@
-"""What the paper measured, from its own tables and figures: 1.3 B parameters, 100 B tokens of FineWeb-Edu."""
+"""What the paper measured: every number of its tables and figures that we compare with.
+
+1.3 B parameters and 100 B tokens of FineWeb-Edu, but for tables S.1 and S.2. Its known errors: docs/errata.md.
+"""
 
 TABLE_3 = {  # in the order of commonsense.COLUMNS, and the average
     "RetNet": (19.08, 17.27, 40.52, 70.07, 49.16, 54.14, 67.34, 33.78, 40.78, 60.39, 52.02),
@@ -114,3 +117,36 @@ TABLE_2 = {  # percent, by task and length
     },
 }
 NEEDLE_LENGTHS = (1024, 2048, 4096, 8192)
+
+FIG_3_SHAPES = ((2048, 16), (4096, 8), (8192, 4), (16384, 2))  # length, batch
+FIG_3 = {  # training on one H100: thousands of tokens per second for each shape, the data of the figure itself
+    "transformer": (55.0, 47.6, 37.9, 26.5),
+    "deltanet": (45.9, 45.6, 45.6, 45.2),
+    "gdn": (46.1, 45.7, 45.8, 45.9),
+    "mamba": (38.2, 38.1, 37.8, 37.6),
+    "mamba2": (48.1, 48.2, 48.2, 48.1),
+    "gdn-h1": (54.6, 53.4, 52.5, 52.5),
+    "samba": (45.0, 44.0, 43.3, 42.8),
+    "gdn-h2": (50.0, 49.6, 49.4, 49.0),
+}
+
+TABLE_S1 = {  # 400 M parameters, 15 B tokens: mean perplexity, mean accuracy in percent
+    "Head Dim 128": (27.35, 47.26),
+    "naive Delta Rule": (30.87, 45.12),
+    "without Short Conv": (28.95, 46.16),
+    "without Output Gate": (29.12, 45.46),
+    "without Output Norm": (27.55, 47.07),
+    "L1-norm & ReLU": (30.79, 45.92),
+    "L1-norm & 1+ELU": (30.34, 46.05),
+    "L1-norm & SiLU": (30.18, 46.09),
+    "L2-norm & ReLU": (27.67, 46.94),
+    "L2-norm & 1+ELU": (27.58, 47.17),
+    "Head Dim 64": (28.31, 46.35),
+    "Head Dim 256": (27.13, 47.38),
+}
+TABLE_S2 = {  # 500 M parameters, 15 B tokens, in the order of table 3
+    "gdn-swa-mamba2": (24.02, 28.20, 34.77, 67.08, 40.84, 50.74, 60.35, 28.83, 38.94, 61.49, 47.88),
+    "gdn-mamba2-swa": (23.69, 26.83, 36.17, 67.51, 41.51, 51.85, 61.19, 29.77, 38.58, 53.73, 47.54),
+    "mamba2-swa-gdn": (24.14, 25.21, 36.79, 64.96, 41.18, 52.01, 60.90, 30.03, 38.07, 59.44, 47.92),
+    "gdn-h2": (23.54, 24.11, 36.92, 66.48, 41.70, 52.72, 61.06, 30.54, 39.91, 60.51, 48.73),
+}
