@@ -12,7 +12,7 @@ import gated_deltanet
 PACKAGE = Path(gated_deltanet.__file__).parent
 LAYERS = (
     ("cli",),
-    ("demo",),
+    ("demo", "reproduce"),
     ("bench",),
     ("train", "eval", "synthetic", "inspection"),
     ("plan",),

@@ -23,6 +23,7 @@ from gated_deltanet.cli.generate import Generate
 from gated_deltanet.cli.inspection import Inspect
 from gated_deltanet.cli.plan import Plan
 from gated_deltanet.cli.presets import Presets
+from gated_deltanet.cli.reproduce import Reproduce
 from gated_deltanet.cli.tokenizer import Tokenizer
 from gated_deltanet.cli.train import Train
 
@@ -42,6 +43,7 @@ VERBS = {
     "train": Train,
     "eval": Eval,
     "bench": Bench,
+    "reproduce": Reproduce,
 }
 
 

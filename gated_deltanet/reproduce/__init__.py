@@ -1,0 +1,49 @@
+"""The paper's claims put to a test that a laptop can run.
+
+    from gated_deltanet.reproduce import reproduce
+
+    reproduce("table3", data_dir="texts", out="results/reproduce", jobs=2)
+
+The files in the order to read them: verdicts, numbers, claims; systems, needles, texts, measures, cells; experiment,
+page.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gated_deltanet.files import as_json, write_text
+
+from . import experiment
+from .cells import LAPTOP, Scale
+from .claims import judge_all
+from .page import page
+
+CELLS, VERDICTS, PAGE = "cells", "verdicts.json", "README.md"
+
+
+def reproduce(
+    target: str = "all",
+    *,
+    data_dir: str | Path | None = None,
+    out: str | Path = "results/reproduce",
+    work: str | Path = "runs/reproduce",
+    jobs: int = 1,
+    scale: Scale = LAPTOP,
+    tell: Callable[[str], None] = lambda line: None,
+) -> list[Mapping[str, Any]]:
+    """Run what is missing of a target and judge all claims by what there is; out gets cells, verdicts and a page.
+
+    target: one of `experiment.TARGETS`, or "all". data_dir: the folder of texts and data sets; None: nothing is run.
+    work: for texts and models that are not kept. jobs: runs side by side, one thread each. tell: of each run done.
+    """
+    out = Path(out)
+    wanted = experiment.cells_of(target)  # or the target is unknown
+    if data_dir is not None:
+        experiment.run(target, scale, Path(data_dir), out / CELLS, work=Path(work), jobs=jobs, tell=tell)
+    found = list(experiment.finished(scale, out / CELLS, experiment.cells_of("all") if out.exists() else wanted))
+    judged = judge_all({(cell["system"], cell["seed"]): cell["measures"] for cell in found})
+    if found:
+        write_text(out / VERDICTS, as_json(judged) + "\n")
+        write_text(out / PAGE, page(found, judged))
+    return judged

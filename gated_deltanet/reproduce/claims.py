@@ -1,0 +1,134 @@
+"""The paper's claims as data: who is better than whom, by which number; and how cells judge them."""
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise, product
+from typing import Any, NamedTuple, TypeAlias
+
+from . import systems
+from .numbers import BEYOND, GAIN, KEPT, LONG_GAIN, SEEN, VALIDATION, Measures, Number, needles_found, needles_loss
+from .systems import MATCHED
+from .verdicts import CLOSE_LOOKS, LOOKS, Verdict, chain, judge
+
+Cells: TypeAlias = Mapping[tuple[str, int], Measures]  # by system and seed
+
+RECURRENT = "mamba2 deltanet mamba retnet hgrn2"
+
+
+class Claim(NamedTuple):
+    """order: groups of systems, the best first; a single group: each has a number above 0. at_least: ≥ instead of >."""
+
+    target: str
+    says: str
+    number: Number
+    order: tuple[tuple[str, ...], ...]
+    at_least: bool = False
+    looks: tuple[int, ...] = LOOKS
+
+    def links(self) -> Iterator[tuple[str, str | None]]:
+        if len(self.order) == 1:
+            yield from ((system, None) for system in self.order[0])
+        for better, worse in pairwise(self.order):
+            yield from product(better, worse)
+
+
+def order(text: str) -> tuple[tuple[str, ...], ...]:
+    """Of "gdn > mamba2, deltanet": groups, the best first."""
+    return tuple(tuple(name.strip() for name in group.split(",")) for group in text.split(">"))
+
+
+def retrieval() -> Iterator[Claim]:
+    """Table 2. Ours have seen needles in training, with other keys and values; the paper's models have not."""
+    for number in (needles_found, needles_loss):
+        one, two, three = (number(f"S-NIAH-{i}") for i in (1, 2, 3))
+        yield Claim("table2", "decay hurts retention", one, order("deltanet > mamba2"))
+        yield Claim("table2", "Gated DeltaNet retains more than Mamba2", one, order("gdn > mamba2"))
+        yield Claim("table2", "and no more than DeltaNet", one, order("deltanet > gdn"), at_least=True)
+        yield Claim("table2", "gating helps filtering", two, order("gdn, mamba2 > deltanet"))
+        yield Claim("table2", "the delta rule helps memorisation", three, order("gdn > mamba2"))
+        yield Claim("table2", "also at equal state", three, order(f"gdn > {MATCHED}"))
+
+
+def language() -> Iterator[Claim]:
+    """Table 3, by the loss on text: accuracies of models of this size are at chance."""
+    yield Claim("table3", "Gated DeltaNet beats Mamba2", VALIDATION, order("gdn > mamba2"), looks=CLOSE_LOOKS)
+    yield Claim("table3", "also at equal state", VALIDATION, order(f"gdn > {MATCHED}"))
+    ranks = order("mamba2 > deltanet, mamba > retnet, hgrn2")
+    yield Claim("table3", "Mamba2, then DeltaNet and Mamba, then RetNet and HGRN2", VALIDATION, ranks)
+    yield Claim("table3", "Gated DeltaNet beats Transformer++", VALIDATION, order("gdn > transformer"))
+    hybrids = order("gdn-h2 > gdn-h1 > samba, gdn")
+    yield Claim("table3", "H2, then H1, then Samba and Gated DeltaNet", VALIDATION, hybrids)
+
+
+def recall() -> Iterator[Claim]:
+    """Table 4, by what a context is worth to a model, and by its loss where a pair of tokens comes again."""
+    for number in (GAIN, SEEN):
+        yield Claim("table4", "H2, then H1, then Samba", number, order("gdn-h2 > gdn-h1 > samba"))
+        plus = order("samba > transformer")
+        yield Claim("table4", "Samba is at least as good as Transformer++", number, plus, at_least=True)
+        yield Claim("table4", "Transformer++ beats Gated DeltaNet", number, order("transformer > gdn"))
+        mamba2 = order("gdn > mamba2")
+        yield Claim("table4", "Gated DeltaNet is at least as good as Mamba2", number, mamba2, at_least=True)
+        yield Claim("table4", "and better at equal state", number, order(f"gdn > {MATCHED}"))
+        ranks = order("mamba2 > deltanet > retnet, mamba, hgrn2")
+        yield Claim("table4", "Mamba2, then DeltaNet, then the others", number, ranks)
+
+
+def length() -> Iterator[Claim]:
+    """Fig. 2 and table 5."""
+    recurrent = ", ".join(RECURRENT.split())
+    yield Claim("fig2", "recurrent models do not blow up", KEPT, order(f"gdn, {recurrent}"), at_least=True)
+    yield Claim("fig2", "Gated DeltaNet beats the other recurrent models", BEYOND, order(f"gdn > {recurrent}"))
+    yield Claim("fig2", "hybrids beat Gated DeltaNet", BEYOND, order("gdn-h1, gdn-h2 > gdn"))
+    yield Claim("table5", "Gated DeltaNet beats the other recurrent models", LONG_GAIN, order(f"gdn > {recurrent}"))
+    yield Claim("table5", "H2, then H1, then Gated DeltaNet", LONG_GAIN, order("gdn-h2 > gdn-h1 > gdn"))
+    last = order(f"gdn, {recurrent} > transformer")
+    yield Claim("table5", "Transformer++ is last beyond its length", LONG_GAIN, last)
+
+
+def ablations() -> Iterator[Claim]:
+    """Tables S.1 and S.2."""
+    most, some = "naive Delta Rule, L1-norm & SiLU", "without Output Gate, without Short Conv"
+    little = "without Output Norm, L2-norm & ReLU, L2-norm & 1+ELU"
+    for says, ranks in {
+        "the gate of the memory counts, and the L2 norm": f"{systems.BASE} > {most}",
+        "output gate and short convolution count": f"{systems.BASE} > {some}",
+        "but less": f"{some} > {most}",
+        "output norm and feature map count a little": f"{systems.BASE} > {little}",
+        "larger heads are better": f"Head Dim 256 > {systems.BASE} > Head Dim 64",
+    }.items():
+        yield Claim("tableS1", says, VALIDATION, order(ranks))
+    orders = order("gdn-h2 > gdn-swa-mamba2, gdn-mamba2-swa, mamba2-swa-gdn")
+    yield Claim("tableS2", "Mamba2, Gated DeltaNet, attention is the best order", VALIDATION, orders)
+
+
+CLAIMS = [claim for part in (retrieval, language, recall, length, ablations) for claim in part()]
+
+
+def judge_link(claim: Claim, link: tuple[str, str | None], cells: Cells) -> Verdict | None:
+    """By the seeds, in their order, that both systems have; None: too few."""
+    better, worse = link
+    seeds = sorted(seed for system, seed in cells if system == better and (worse is None or (worse, seed) in cells))
+    differences = []
+    for seed in seeds:
+        other = 0.0 if worse is None else claim.number.of(cells[worse, seed])
+        differences.append(claim.number.better * (claim.number.of(cells[better, seed]) - other))
+    return judge(differences, claim.number.measure, at_least=claim.at_least, looks=claim.looks)
+
+
+def judge_all(cells: Cells) -> list[dict[str, Any]]:
+    """Of each claim its verdict and those of its links; None where too few seeds have been run."""
+    return [judge_claim(claim, cells) for claim in CLAIMS]
+
+
+def judge_claim(claim: Claim, cells: Cells) -> dict[str, Any]:
+    links = {link: judge_link(claim, link, cells) for link in claim.links()}
+    known = [each.verdict for each in links.values() if each]
+    return {
+        "target": claim.target,
+        "claim": claim.says,
+        "number": claim.number.title,
+        "unit": claim.number.measure.unit,
+        "at_least": claim.at_least,
+        "verdict": chain(known) if len(known) == len(links) else None,
+        "links": [{"better": a, "worse": b, **(each._asdict() if each else {})} for (a, b), each in links.items()],
+    }

@@ -1,0 +1,166 @@
+"""What is measured of one small text model, as sums that verdicts are computed from without it.
+
+A loss is in nats. [total, n] is a sum over n tokens, of one document or one question.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any
+
+from gated_deltanet.data.sources import documents
+from gated_deltanet.eval.extrapolation import CORPORA, by_bucket, texts
+from gated_deltanet.eval.longbench import TASKS as LONG_TASKS
+from gated_deltanet.eval.longbench import local_rows
+from gated_deltanet.eval.model import OurModel
+from gated_deltanet.eval.prefix_sharing import Request, Score, score
+from gated_deltanet.eval.prompting import cut_middle
+from gated_deltanet.eval.recall import SETS, prompt, read_set
+from gated_deltanet.result import FAILURES
+
+from . import needles
+
+FACTORS = (0.5, 1, 2, 4)  # of the trained length, at which needles are hidden
+TIMES = 20  # the trained length, up to which losses are measured by position
+VALIDATION = {"articles": "wikipedia_en/valid.jsonl.gz", "novels": "novels_en/valid"}
+DOCUMENTS, CHARACTERS = 60, 60_000  # of each validation text, at most
+GAIN_SETS = ("squad", "fda", "triviaqa", "nq", "drop")
+LONG = 16  # times the trained length, to which long documents are cut
+
+
+def measure(model: OurModel, length: int, data_dir: Path, limit: int | None) -> dict[str, Any]:
+    """length: it was trained with. limit: questions of each set, and a twentieth of it documents of each corpus; None:
+    the validation loss only."""
+    if limit is None:
+        return {"validation": validation(model, length, data_dir)}
+    parts: dict[str, Callable[[], Any]] = {
+        "validation": lambda: validation(model, length, data_dir),
+        "pairs": lambda: seen_pairs(model, length, data_dir),
+        "needles": lambda: needle_scores(model, length, data_dir, limit),
+        "gain": lambda: context_gains(model, length, data_dir, limit),
+        "long_gain": lambda: long_gains(model, length, data_dir, limit),
+        "positions": lambda: by_position(model, length, data_dir, max(1, limit // 20)),
+    }
+    return {name: part() for name, part in parts.items()}
+
+
+def validation_rows(model: OurModel, data_dir: Path) -> dict[str, list[list[int]]]:
+    """The tokens of each document, from the one before it on."""
+    found = {}
+    for name, where in VALIDATION.items():
+        texts = [each.text[:CHARACTERS] for each in islice(documents(str(data_dir / where)), DOCUMENTS)]
+        found[name] = [[model.first_token, *model.encode(text)] for text in texts]
+    return found
+
+
+def validation(model: OurModel, length: int, data_dir: Path) -> dict[str, list[list[float]]]:
+    """The loss of each document, read as training reads them: in rows of the trained length."""
+    rows = validation_rows(model, data_dir)
+    return {name: [sum_of(model, in_rows(row, length)) for row in each] for name, each in rows.items()}
+
+
+def in_rows(row: Sequence[int], length: int) -> Iterator[Sequence[int]]:
+    """Of `length` positions, each with the token after its last."""
+    return (row[at : at + length + 1] for at in range(0, len(row) - 1, length))
+
+
+def sum_of(model: OurModel, rows: Iterator[Sequence[int]]) -> list[float]:
+    losses = [model.losses(row) for row in rows]
+    return [round(sum(float(loss.sum()) for loss in losses), 4), sum(map(len, losses))]
+
+
+def seen_pairs(model: OurModel, length: int, data_dir: Path) -> dict[str, list[float]]:
+    """Of tokens that complete a pair that was in their row before, and of all others (Zoology's slices)."""
+    totals = {"seen": [0.0, 0], "new": [0.0, 0]}
+    for row in (row for rows in validation_rows(model, data_dir).values() for row in rows):
+        for piece in in_rows(row, length):
+            before: set[tuple[int, int]] = set()
+            for pair, loss in zip(pairwise(piece), model.losses(piece).tolist(), strict=True):
+                of = totals["seen" if pair in before else "new"]
+                of[0] += loss
+                of[1] += 1
+                before.add(pair)
+    return {name: [round(total, 4), n] for name, (total, n) in totals.items()}
+
+
+def needle_scores(model: OurModel, length: int, data_dir: Path, limit: int) -> dict[str, dict[str, dict[str, float]]]:
+    """By task and length: how many values were said right, and the log-likelihood of a value's token."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for name in needles.TASKS:
+        for factor in FACTORS:
+            n_tokens = int(factor * length)
+            asked = needles.questions(name, n_tokens, limit, data_dir, model.encode, model.first_token)
+            scores = scores_of(model, asked)
+            found.setdefault(name, {})[str(factor)] = {
+                "asked": len(asked),
+                "right": sum(each.greedy for each in scores),
+                "loss": round(-sum(each.logprob for each in scores) / sum(each.scored for each in asked), 4),
+            }
+    return found
+
+
+def scores_of(model: OurModel, requests: Sequence[Request]) -> list[Score]:
+    found = dict(score(model.model, requests))
+    return [found[i] for i in range(len(requests))]
+
+
+def context_gains(model: OurModel, length: int, data_dir: Path, limit: int) -> dict[str, list[list[float]]]:
+    """Of each question by how much its document, against another's, lowers the loss of the answer; and its tokens."""
+    found = {}
+    for name in GAIN_SETS:
+        rows = read_set(SETS[name], data_dir).rows[:limit]
+        others = [row | {"context": another(rows, i), "wanted": []} for i, row in enumerate(rows)]
+        own, other = ([request(model, row, length) for row in each] for each in (rows, others))
+        found[name] = gains(scores_of(model, other), scores_of(model, own), own)
+    return found
+
+
+def another(rows: Sequence[dict[str, Any]], i: int) -> str:
+    """The next document that is not that of row i: several questions may share one."""
+    following = (row["context"] for row in (*rows[i + 1 :], *rows[:i]))
+    return next((context for context in following if context != rows[i]["context"]), "")
+
+
+def request(model: OurModel, row: dict[str, Any], length: int) -> Request:
+    answer = model.encode(f" {row['answers'][0].strip()}")[: length // 4]
+    asked = prompt(row, length - 1 - len(answer), model)
+    return Request([model.first_token, *model.encode(asked), *answer], len(answer))
+
+
+def gains(without: Sequence[Score], with_it: Sequence[Score], requests: Sequence[Request]) -> list[list[float]]:
+    together = zip(without, with_it, requests, strict=True)
+    return [[round(b.logprob - a.logprob, 4), each.scored] for a, b, each in together]
+
+
+def long_gains(model: OurModel, length: int, data_dir: Path, limit: int) -> dict[str, list[list[float]]]:
+    """As `context_gains`, of LongBench's documents, against only the end of the prompt, which holds the question."""
+    found = {}
+    for name in LONG_TASKS:
+        try:
+            rows = [row for row in local_rows(name, data_dir)[1] if "prompt" in row][: max(1, limit // 10)]
+        except FAILURES:  # a task that the folder does not have
+            continue
+        own, end = [], []
+        for row in rows:
+            answer = model.encode(f" {row['answers'][0].strip()}")[: length // 4]
+            whole = model.encode(cut_middle(row["prompt"], LONG * length, model))
+            own.append(Request([model.first_token, *whole, *answer], len(answer)))
+            end.append(Request([model.first_token, *whole[-length // 4 :], *answer], len(answer)))
+        if rows:
+            found[name] = gains(scores_of(model, end), scores_of(model, own), own)
+    return found
+
+
+def by_position(model: OurModel, length: int, data_dir: Path, limit: int) -> dict[str, list[list[float]]]:
+    """Of each corpus of Fig. 2 the loss of each stretch of the trained length, over the longest documents."""
+    ends = [length * i for i in range(1, TIMES + 1)]
+    found = {}
+    for name in CORPORA:
+        totals = [[0.0, 0] for _ in ends]
+        for text in texts(name, data_dir, limit):
+            row = [model.first_token, *model.encode(text[: 12 * ends[-1]])][: ends[-1] + 1]
+            for total, (loss, n) in zip(totals, by_bucket(model.losses(row), ends), strict=True):
+                total[0] += loss
+                total[1] += n
+        found[name] = [[round(loss, 3), n] for loss, n in totals]
+    return found

@@ -1,0 +1,65 @@
+"""The numbers of a cell that claims are judged by, computed from its sums (reproduce/measures.py)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from .verdicts import ACCURACY, CONTEXT_GAIN, LOG_PERPLEXITY, Measure
+
+Measures: TypeAlias = Mapping[str, Any]  # of one cell
+AT = ("0.5", "1", "2")  # times the trained length, at which needles are judged: the paper's 2K to 8K
+
+
+class Number(NamedTuple):
+    title: str
+    of: Callable[[Measures], float]
+    measure: Measure
+    better: int  # 1: more is better, −1: less is
+
+
+def mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def per_token(parts: Sequence[Sequence[float]]) -> float:
+    """parts: [total, n] each."""
+    return sum(total for total, _ in parts) / sum(n for _, n in parts)
+
+
+def needles_found(task: str) -> Number:
+    def percent(m: Measures) -> float:
+        return mean([100 * m["needles"][task][at]["right"] / m["needles"][task][at]["asked"] for at in AT])
+
+    return Number(f"{task}, percent right", percent, ACCURACY, 1)
+
+
+def needles_loss(task: str) -> Number:
+    """Which tells models apart long before they are right."""
+
+    def loss(m: Measures) -> float:
+        return mean([m["needles"][task][at]["loss"] for at in AT])
+
+    return Number(f"{task}, loss of the value", loss, CONTEXT_GAIN, -1)
+
+
+def validation(m: Measures) -> float:
+    return per_token([document for text in m["validation"].values() for document in text])
+
+
+def beyond(m: Measures) -> float:
+    return mean([per_token(stretches[1:]) for stretches in m["positions"].values()])
+
+
+def kept(m: Measures) -> float:
+    return mean([per_token(stretches[:1]) - per_token(stretches[14:]) for stretches in m["positions"].values()])
+
+
+def gain(of: str) -> Callable[[Measures], float]:
+    return lambda m: mean([per_token(questions) for questions in m[of].values()])
+
+
+VALIDATION = Number("validation loss", validation, LOG_PERPLEXITY, -1)
+GAIN = Number("context gain", gain("gain"), CONTEXT_GAIN, 1)
+SEEN = Number("loss of pairs seen before", lambda m: per_token([m["pairs"]["seen"]]), LOG_PERPLEXITY, -1)
+LONG_GAIN = Number("context gain, long documents", gain("long_gain"), CONTEXT_GAIN, 1)
+BEYOND = Number("loss beyond the trained length", beyond, LOG_PERPLEXITY, -1)
+KEPT = Number("loss at the trained length − loss at 15 to 20 times it", kept, CONTEXT_GAIN, 1)

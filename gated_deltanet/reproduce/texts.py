@@ -1,0 +1,70 @@
+"""What small models are trained on: Wikipedia, novels and needles, cut from one stream without resets."""
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+from gated_deltanet.data import prepare
+from gated_deltanet.data.sources import documents
+from gated_deltanet.data.tokenizer import train_bpe
+from gated_deltanet.eval.needle import words
+from gated_deltanet.files import write_text
+from gated_deltanet.train.data import is_prepared
+
+from . import needles
+
+SHARES = {"articles": 0.4, "novels": 0.5, "needles": 0.1}  # of the bytes
+BYTES_PER_TOKEN = 2.9
+EXCERPT = 60_000  # characters of each novel in turn, longer than any row or evaluation
+WORDS = (30, 150)  # of a text with needles, which then often fits in a row
+
+
+def make(data_dir: Path, out: Path, tokens: int, vocab_size: int) -> Path:
+    """The folder of prepared texts, so many tokens or a little more; made once.
+
+    data_dir: holds wikipedia_en/train.jsonl.gz, novels_en/train and wordlists.
+    """
+    if is_prepared(out):
+        return out
+    sources = {name: list(source) for name, source in of_sources(data_dir, int(tokens * BYTES_PER_TOKEN)).items()}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    file = out.parent / f"{out.name}.jsonl"
+    lines = [json.dumps({"text": text}) + "\n" for texts in sources.values() for text in texts]
+    write_text(file, "".join(lines))
+    tokenizer = train_bpe((text for texts in sources.values() for text in texts), vocab_size)
+    prepare(str(file), tokenizer, out, valid=0.002)
+    file.unlink()
+    return out
+
+
+def of_sources(data_dir: Path, n_bytes: int) -> dict[str, Iterator[str]]:
+    def articles() -> Iterator[str]:
+        return (each.text for each in documents(str(data_dir / "wikipedia_en" / "train.jsonl.gz")))
+
+    kinds = {"articles": articles, "novels": lambda: excerpts(data_dir), "needles": lambda: with_needles(data_dir)}
+    return {name: up_to(make_texts(), int(SHARES[name] * n_bytes)) for name, make_texts in kinds.items()}
+
+
+def up_to(texts: Iterator[str], n_bytes: int) -> Iterator[str]:
+    for text in texts:
+        if n_bytes <= 0:
+            return
+        n_bytes -= len(text.encode())
+        yield text
+
+
+def excerpts(data_dir: Path) -> Iterator[str]:
+    """A part of each novel, then another part of each."""
+    novels = [each.text for each in documents(str(data_dir / "novels_en" / "train"))]
+    for start in range(0, max(map(len, novels)), EXCERPT):
+        yield from (novel[start : start + EXCERPT] for novel in novels if len(novel) > start)
+
+
+def with_needles(data_dir: Path) -> Iterator[str]:
+    """Without end. Their haystacks are of other novels' sentences than the essays that are evaluated on."""
+    rng, of = random.Random(0), words(data_dir)
+    text = next(excerpts(data_dir))
+    hay = [sentence.strip() for sentence in text.replace("\n", " ").split(". ") if sentence.strip()]
+    while True:
+        yield needles.document(rng, hay, of, rng.randint(*WORDS))
