@@ -33,7 +33,7 @@ def make(data_dir: Path, out: Path, tokens: int, vocab_size: int) -> Path:
     lines = [json.dumps({"text": text}) + "\n" for texts in sources.values() for text in texts]
     write_text(file, "".join(lines))
     tokenizer = train_bpe((text for texts in sources.values() for text in texts), vocab_size)
-    prepare(str(file), tokenizer, out, valid=0.002)
+    prepare(str(file), tokenizer, out, valid=0.02)
     file.unlink()
     return out
 
