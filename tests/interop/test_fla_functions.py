@@ -1,8 +1,10 @@
 """The functions of gated_deltanet.interop.fla against a recurrence in float64 written here from FLA's documentation."""
 
 import inspect
+import re
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -124,7 +126,7 @@ def decays(name, q, v, g=None, g_gamma=None, gk=None, gv=None, a=None, A_log=Non
     total = q.new_zeros(*q.shape, v.shape[-1])
     if "retention" in name:
         total = total + (1 - 2.0 ** (-5 - torch.arange(q.shape[2], dtype=q.dtype))).log()[:, None, None]
-    if a is not None:
+    if a is not None and A_log is not None:
         total = total - (A_log.exp() * softplus(a if dt_bias is None else a + dt_bias))[..., None, None]
     total = total if g is None else total + g[..., None, None]
     total = total if g_gamma is None else total + g_gamma[:, None, None]
@@ -290,9 +292,10 @@ def test_what_only_concerns_flas_kernels_changes_nothing():
             assert torch.equal(x, y)
 
 
-def test_a_compiled_call_is_one_graph():
-    inputs = random_inputs("chunk_gated_delta_rule")
-    form = call("chunk_gated_delta_rule", use_qk_l2norm_in_kernel=True, state_v_first=False)
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_a_compiled_call_is_one_graph(name):
+    torch.compiler.reset()  # for which `form` is one function, compiled too often
+    inputs, form = random_inputs(name, T=9), call(name, scale=0.3)
     for x, y in zip(torch.compile(form, backend="eager", fullgraph=True)(**inputs), form(**inputs), strict=True):
         assert torch.equal(x, y)
 
@@ -341,3 +344,15 @@ def test_an_unknown_argument_is_refused_and_the_default_of_a_removed_one_is_not(
         fla.chunk_simple_gla(**inputs, offsets=None)
     with pytest.warns(DeprecationWarning, match="head_first was removed from FLA"):
         fla.chunk_simple_gla(**inputs, head_first=False)
+
+
+def test_lines_of_the_page_run_as_they_stand_and_its_table_lists_every_function():
+    page = (Path(__file__).parents[2] / "docs" / "interop-fla.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict = {}
+    exec(code, names)
+    assert names["final_state"].shape == (2, 4, 64, 128)
+    assert names["v"].grad.isfinite().all()
+    assert {
+        name for row in re.findall(r"^\| (`.*?) \|", page, re.MULTILINE) for name in re.findall(r"\w+", row)
+    } == set(fla.__all__)
