@@ -12,15 +12,31 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gated_deltanet.interop.folder import load, save
+    from gated_deltanet.interop.transformers import accelerate_transformers
     from gated_deltanet.models import CausalLM, ModelConfig, Sampling, Session, generate, get_preset, stream
 
-__all__ = ["CausalLM", "ModelConfig", "Sampling", "Session", "generate", "get_preset", "load", "save", "stream"]
+__all__ = [
+    "CausalLM",
+    "ModelConfig",
+    "Sampling",
+    "Session",
+    "accelerate_transformers",
+    "generate",
+    "get_preset",
+    "load",
+    "save",
+    "stream",
+]
+ELSEWHERE = {  # all others are in gated_deltanet.models
+    "accelerate_transformers": "gated_deltanet.interop.transformers",
+    "load": "gated_deltanet.interop.folder",
+    "save": "gated_deltanet.interop.folder",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return version("gated-deltanet")
     if name in __all__:
-        module = "gated_deltanet.interop.folder" if name in ("load", "save") else "gated_deltanet.models"
-        return getattr(import_module(module), name)
+        return getattr(import_module(ELSEWHERE.get(name, "gated_deltanet.models")), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

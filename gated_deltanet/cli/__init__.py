@@ -14,6 +14,7 @@ from importlib.metadata import version
 from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, OmitSubcommandPrefixes
 from tyro.extras import subcommand_cli_from_dict
 
+from gated_deltanet.cli.accelerate import Accelerate
 from gated_deltanet.cli.bench import Bench
 from gated_deltanet.cli.data import Data
 from gated_deltanet.cli.demo import Demo
@@ -43,6 +44,7 @@ VERBS = {
     "train": Train,
     "eval": Eval,
     "bench": Bench,
+    "accelerate": Accelerate,
     "reproduce": Reproduce,
 }
 

@@ -6,7 +6,8 @@ from typing import Any
 class Doctor:
     """Print what this machine can do.
 
-    Processor, torch, compiler and optional packages; and for each op which backends are usable, or why not.
+    Processor, torch, compiler and optional packages; for each op which backends are usable, or why not; and whether
+    transformers is accelerated in this process.
 
     Example: gdn doctor --json
     """
@@ -17,12 +18,15 @@ class Doctor:
     def run(self) -> None:
         from gated_deltanet.bench import machine
         from gated_deltanet.cli.output import print_json, print_table
+        from gated_deltanet.interop.transformers import in_force
 
-        facts = machine.describe()
+        acceleration = in_force()
+        facts = machine.describe() | {"accelerated": acceleration and acceleration.modules}
         if self.json:
             return print_json(facts)
         print_table("This machine", ["what", "found"], machine_rows(facts, machine.EXTRA_OF))
         print_table("Backends", ["op", "backend", "usable"], backend_rows(facts["backends"]))
+        print_table("Transformers", ["what", "found"], [("accelerated", accelerated(facts["accelerated"]))])
 
 
 def machine_rows(facts: dict[str, Any], extra_of: dict[str, str]) -> list[tuple[str, str]]:
@@ -46,6 +50,12 @@ def machine_rows(facts: dict[str, Any], extra_of: dict[str, str]) -> list[tuple[
         install = f"not installed: pip install 'gated-deltanet[{extra_of[package]}]'"
         rows.append((package, version or install))
     return rows
+
+
+def accelerated(modules: list[str] | None) -> str:
+    if modules is None:
+        return "no: gated_deltanet.accelerate_transformers() in your program does it; gdn accelerate shows what it does"
+    return ", ".join([*(name.split(".")[-2] for name in modules), "and what is imported later"])
 
 
 def backend_rows(backends: dict[str, dict[str, str | None]]) -> list[tuple[str, str, str]]:

@@ -1,0 +1,159 @@
+"""Our ops with the names, arguments and layouts of the functions in transformers' modeling files, for tensors on a CPU.
+
+Like those functions they take what else a model passes down, and leave it. NaN goes through, as it does there.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gated_deltanet.ops import gated_rms_norm, short_conv
+from gated_deltanet.ops.gated_delta_mix import BACKENDS as RULES_OF_UNIT_KEYS
+from gated_deltanet.ops.gated_delta_rule import BACKENDS as RULES
+from gated_deltanet.ops.gated_delta_rule import choose
+
+SILU = ("silu", "swish")
+READING = "gdn_reading"  # the attribute of a state that says how it came about
+
+
+class Reading(NamedTuple):
+    """What the rule read, [B, L, …], and from what state. unit_keys: q and k are made unit vectors first."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    log_alpha: Tensor
+    beta: Tensor
+    state: Tensor
+    unit_keys: bool
+
+    def run(self, cu_seqlens: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """o and the state after the last token."""
+        q = self.q if self.unit_keys else self.q * self.q.shape[-1] ** -0.5
+        rule = choose("gated_delta_rule", RULES_OF_UNIT_KEYS if self.unit_keys else RULES, "auto", q)
+        return rule(q, *self[1:6], cu_seqlens)
+
+
+def gated_delta_rule(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    chunk_size: int = 64,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    cu_seqlens: Tensor | None = None,
+    seq_idx: Tensor | None = None,
+    **others: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """`ops.gated_delta_rule` of the chunk and of the recurrent function; chunk_size is ours to choose.
+
+    query, key: [B, L, H, d_k], value: [B, L, H_v, d_v], g (log α), beta: [B, L, H_v], state: [N, H_v, d_k, d_v].
+    Everything is float32, as in transformers, or float64 with float64 inputs. The state remembers its `Reading`.
+    """
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    tokens, ends = packed((query, key, value, g, beta), cu_seqlens, seq_idx)
+    q, k, v, log_alpha, beta = (x.to(dtype) for x in tokens)
+    N, shape = len(q) if ends is None else len(ends) - 1, (v.shape[2], q.shape[3], v.shape[3])
+    state = q.new_zeros(N, *shape) if initial_state is None else initial_state.to(dtype)
+    if state.shape != (N, *shape):
+        raise ValueError(f"gated_delta_rule: initial_state is {list(state.shape)}, expected {[N, *shape]}")
+    reading = Reading(q, k, v, log_alpha, beta, state, use_qk_l2norm_in_kernel)
+    o, state = reading.run(ends)
+    if not torch.compiler.is_compiling() and ends is None:
+        vars(state)[READING] = reading
+    return o.reshape(value.shape).to(query.dtype), state if output_final_state else None
+
+
+def causal_conv1d_fn(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    activation: str | None = None,
+    seq_idx: Tensor | None = None,
+    cu_seq_lens_q: Tensor | None = None,
+    **others: Any,
+) -> Tensor:
+    """`ops.short_conv`. x: [B, D, L], weight: [D, K], bias: [D]."""
+    (tokens,), ends = packed((x.mT,), cu_seq_lens_q, seq_idx)
+    y = convolution(tokens, weight, bias, None, activation, ends)
+    return y.reshape(x.mT.shape).to(x.dtype).mT
+
+
+def causal_conv1d_update(
+    x: Tensor, conv_state: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None
+) -> Tensor:
+    """The same for the next tokens. conv_state: [B, D, at least K − 1], the last inputs, is updated in place."""
+    size = conv_state.shape[-1]
+    before = conv_state[..., size - weight.shape[1] + 1 :].mT.contiguous()
+    y = convolution(x.mT, weight, bias, before, activation, None)
+    conv_state.copy_(torch.cat([conv_state, x], -1)[..., -size:])
+    return y.to(x.dtype).mT
+
+
+def convolution(
+    x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor | None, activation: str | None, ends: Tensor | None
+) -> Tensor:
+    """In the weight's dtype, as transformers computes it. x: [B, L, D], state: [N, K − 1, D]."""
+    dtype, ours = weight.dtype, activation is None or activation in SILU
+    state = None if state is None else state.to(dtype)
+    silu = "silu" if activation in SILU else None
+    y, _ = short_conv(x.to(dtype), weight, bias, state, activation=silu, cu_seqlens=ends)
+    return y if ours else named_activation(str(activation))(y)
+
+
+def named_activation(name: str) -> Callable[[Tensor], Tensor]:
+    from transformers.activations import ACT2FN
+
+    return ACT2FN[name]
+
+
+def norm_forward(own: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The forward of a module that is the norm times silu(gate): `ops.gated_rms_norm`; for other gates its own."""
+
+    @wraps(own)
+    def forward(norm: nn.Module, x: Tensor, gate: Tensor | None = None, *args: Any, **kwargs: Any) -> Tensor:
+        silu = getattr(norm, "activation", "silu") in SILU
+        if not taken(x) or gate is None or not silu or args or kwargs:
+            return own(norm, x, gate, *args, **kwargs)
+        dtype = torch.promote_types(x.dtype, gate.dtype)
+        eps = getattr(norm, "variance_epsilon", None) or getattr(norm, "eps", 0.0)
+        return gated_rms_norm(x.to(dtype), gate.to(dtype), norm.weight, eps=eps).to(x.dtype)
+
+    return forward
+
+
+def packed(
+    tokens: tuple[Tensor, ...], cu_seqlens: Tensor | None, seq_idx: Tensor | None
+) -> tuple[tuple[Tensor, ...], Tensor | None]:
+    """The tokens in one row and where its sequences end; as they are if nothing is packed.
+
+    tokens: [B, L, …]. cu_seqlens: [N + 1], or seq_idx: [B, L], to which sequence of its row a token belongs.
+    """
+    if cu_seqlens is None and seq_idx is None:
+        return tokens, None
+    if cu_seqlens is None:
+        starts = F.pad(seq_idx.diff(dim=1) != 0, (1, 0), value=True).flatten().nonzero().flatten()
+        cu_seqlens = F.pad(starts, (0, 1), value=seq_idx.numel())
+    return tuple(x.flatten(0, 1)[None] for x in tokens), cu_seqlens
+
+
+def on_cpu(ours: Callable, own: Callable) -> Callable:
+    """ours for tensors on a CPU, own for others and for torch.export, whose graphs others have to read."""
+
+    @wraps(own)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        x = next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor))
+        return (ours if taken(x) else own)(*args, **kwargs)
+
+    return function
+
+
+def taken(x: Tensor) -> bool:
+    return x.is_cpu and not torch.compiler.is_exporting()
