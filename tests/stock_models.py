@@ -57,6 +57,8 @@ def stock(model_type, dtype=torch.float32, seed=0, **options):
     torch.manual_seed(seed)
     config = AutoConfig.for_model(model_type, **SIZES | MORE[model_type] | options)
     model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    model.generation_config.eos_token_id = None  # all that is asked for is generated
+    model.config._experts_implementation = "eager"  # which takes float64, too
     for name, weight in model.named_parameters():  # so that no two tokens are nearly equally likely
         if weight.ndim > 1 and "conv" not in name:
             torch.nn.init.normal_(weight, std=0.15)

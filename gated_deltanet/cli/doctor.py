@@ -20,8 +20,8 @@ class Doctor:
         from gated_deltanet.cli.output import print_json, print_table
         from gated_deltanet.interop.transformers import in_force
 
-        acceleration = in_force()
-        facts = machine.describe() | {"accelerated": acceleration and acceleration.modules}
+        facts, acceleration = machine.describe(), in_force()
+        facts["accelerated"] = acceleration and acceleration.modules
         if self.json:
             return print_json(facts)
         print_table("This machine", ["what", "found"], machine_rows(facts, machine.EXTRA_OF))

@@ -179,7 +179,7 @@ def replacements_in_caches() -> list[Replacement]:
     """None before transformers' caches could record their past."""
     from transformers import cache_utils
 
-    layer = getattr(cache_utils, "LinearAttentionLayer", None)
+    layer: Any = getattr(cache_utils, "LinearAttentionLayer", None)
     if not hasattr(layer, "activate_past_recording"):
         return []
     return [

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from gated_deltanet.ops import gated_rms_norm, short_conv
 from gated_deltanet.ops.gated_delta_mix import BACKENDS as RULES_OF_UNIT_KEYS
@@ -21,21 +21,21 @@ READING = "gdn_reading"  # the attribute of a state that says how it came about
 
 
 class Reading(NamedTuple):
-    """What the rule read, [B, L, …], and from what state. unit_keys: q and k are made unit vectors first."""
+    """What the rule read, and from what state.
 
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    log_alpha: Tensor
-    beta: Tensor
+    tokens: q, k, v, log_alpha and beta, [B, L, …]. unit_keys: q and k are made unit vectors first.
+    """
+
+    tokens: tuple[Tensor, ...]
     state: Tensor
     unit_keys: bool
 
     def run(self, cu_seqlens: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """o and the state after the last token."""
-        q = self.q if self.unit_keys else self.q * self.q.shape[-1] ** -0.5
+        q, *others = self.tokens
+        q = q if self.unit_keys else q * q.shape[-1] ** -0.5
         rule = choose("gated_delta_rule", RULES_OF_UNIT_KEYS if self.unit_keys else RULES, "auto", q)
-        return rule(q, *self[1:6], cu_seqlens)
+        return rule(q, *others, self.state, cu_seqlens)
 
 
 def gated_delta_rule(
@@ -59,12 +59,11 @@ def gated_delta_rule(
     """
     dtype = torch.promote_types(query.dtype, torch.float32)
     tokens, ends = packed((query, key, value, g, beta), cu_seqlens, seq_idx)
-    q, k, v, log_alpha, beta = (x.to(dtype) for x in tokens)
-    N, shape = len(q) if ends is None else len(ends) - 1, (v.shape[2], q.shape[3], v.shape[3])
-    state = q.new_zeros(N, *shape) if initial_state is None else initial_state.to(dtype)
-    if state.shape != (N, *shape):
-        raise ValueError(f"gated_delta_rule: initial_state is {list(state.shape)}, expected {[N, *shape]}")
-    reading = Reading(q, k, v, log_alpha, beta, state, use_qk_l2norm_in_kernel)
+    shape = [len(query) if ends is None else len(ends) - 1, value.shape[2], query.shape[3], value.shape[3]]
+    state = query.new_zeros(shape, dtype=dtype) if initial_state is None else initial_state.to(dtype)
+    if list(state.shape) != shape:
+        raise ValueError(f"gated_delta_rule: initial_state is {list(state.shape)}, expected {shape}")
+    reading = Reading(tuple(x.to(dtype) for x in tokens), state, use_qk_l2norm_in_kernel)
     o, state = reading.run(ends)
     if not torch.compiler.is_compiling() and ends is None:
         vars(state)[READING] = reading
@@ -118,7 +117,7 @@ def norm_forward(own: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """The forward of a module that is the norm times silu(gate): `ops.gated_rms_norm`; for other gates its own."""
 
     @wraps(own)
-    def forward(norm: nn.Module, x: Tensor, gate: Tensor | None = None, *args: Any, **kwargs: Any) -> Tensor:
+    def forward(norm: Any, x: Tensor, gate: Tensor | None = None, *args: Any, **kwargs: Any) -> Tensor:
         silu = getattr(norm, "activation", "silu") in SILU
         if not taken(x) or gate is None or not silu or args or kwargs:
             return own(norm, x, gate, *args, **kwargs)
@@ -136,12 +135,10 @@ def packed(
 
     tokens: [B, L, …]. cu_seqlens: [N + 1], or seq_idx: [B, L], to which sequence of its row a token belongs.
     """
-    if cu_seqlens is None and seq_idx is None:
-        return tokens, None
-    if cu_seqlens is None:
+    if cu_seqlens is None and seq_idx is not None:
         starts = F.pad(seq_idx.diff(dim=1) != 0, (1, 0), value=True).flatten().nonzero().flatten()
         cu_seqlens = F.pad(starts, (0, 1), value=seq_idx.numel())
-    return tuple(x.flatten(0, 1)[None] for x in tokens), cu_seqlens
+    return tokens if cu_seqlens is None else tuple(x.flatten(0, 1)[None] for x in tokens), cu_seqlens
 
 
 def on_cpu(ours: Callable, own: Callable) -> Callable:

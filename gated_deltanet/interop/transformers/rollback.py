@@ -56,13 +56,13 @@ def crop(own: Callable) -> Callable:
 
 def state_before(readings: Sequence[Reading], n: int) -> Tensor:
     """The state before the last n tokens of what was read in turn."""
-    L = sum(reading.q.shape[1] for reading in readings)
+    L = sum(reading.tokens[0].shape[1] for reading in readings)
     if n > L:
         raise ValueError(f"crop: {n} tokens to take back from a recurrent state, expected at most the {L} recorded")
     if n == L:
         return readings[0].state
-    tokens = [torch.cat([reading[i] for reading in readings], 1)[:, : L - n] for i in range(5)]
-    return Reading(*tokens, readings[0].state, readings[0].unit_keys).run()[1]
+    together = (torch.cat(parts, 1) for parts in zip(*(reading.tokens for reading in readings), strict=True))
+    return readings[0]._replace(tokens=tuple(x[:, : L - n] for x in together)).run()[1]
 
 
 def refuses_guesses() -> property:

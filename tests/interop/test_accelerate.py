@@ -1,0 +1,240 @@
+"""transformers' own models by our ops: what they compute, and what is put in the place of what."""
+
+import importlib
+import sys
+
+import pytest
+import torch
+from budget import assert_within_budget, relative_error
+
+import gated_deltanet
+from gated_deltanet.ops import gated_delta_rule, short_conv
+
+pytest.importorskip("transformers")
+
+from stock_models import MORE, stock
+
+from gated_deltanet.interop.transformers import functions, in_force
+from gated_deltanet.interop.transformers.acceleration import replacements_in, replacements_in_caches
+
+EPS = torch.finfo(torch.float32).eps
+
+
+@pytest.fixture(name="accelerated")
+def in_the_test():
+    with gated_deltanet.accelerate_transformers() as acceleration:
+        yield acceleration
+
+
+def tokens(*shape):
+    return torch.randint(2, 97, shape, generator=torch.Generator().manual_seed(1))
+
+
+def random(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def logits_and_grads(model, batch):
+    logits = model(batch).logits
+    weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    grads = torch.autograd.grad(logits, list(weights.values()), random(*logits.shape).to(logits), allow_unused=True)
+    used = {name: grad for name, grad in zip(weights, grads, strict=True) if grad is not None}
+    return {"logits": logits.detach()} | used
+
+
+@pytest.mark.parametrize("model_type", MORE)
+def test_logits_and_gradients_err_no_more_than_stock(model_type):
+    batch = tokens(2, 83)
+    theirs = logits_and_grads(stock(model_type), batch)
+    with gated_deltanet.accelerate_transformers():
+        ours = logits_and_grads(stock(model_type), batch)
+        oracle = logits_and_grads(stock(model_type).double(), batch)  # where stock would fall back to float32
+    assert relative_error(theirs["logits"], oracle["logits"]) < 1e-4  # the oracle is right
+    for name, exact in oracle.items():
+        assert relative_error(ours[name], exact) <= max(4 * relative_error(theirs[name], exact), 8 * EPS), name
+
+
+@torch.no_grad()
+def test_bfloat16_logits_err_no_more_than_stock():
+    batch, model = tokens(2, 83), stock("qwen3_5_text", torch.bfloat16)
+    theirs = model(batch).logits
+    with gated_deltanet.accelerate_transformers():
+        ours, oracle = model(batch).logits, stock("qwen3_5_text", torch.bfloat16).double()(batch).logits
+    assert ours.dtype == torch.bfloat16
+    assert relative_error(ours, oracle) <= 1.5 * relative_error(theirs, oracle)
+
+
+@pytest.mark.parametrize("unit_keys", [True, False])
+def test_rule_is_within_budget(unit_keys):
+    inputs = {
+        "query": random(2, 50, 2, 8),
+        "key": torch.nn.functional.normalize(random(2, 50, 2, 8, seed=1), dim=-1),
+        "value": random(2, 50, 4, 12, seed=2),
+        "g": -random(2, 50, 4, seed=3).abs(),
+        "beta": random(2, 50, 4, seed=4).sigmoid(),
+        "initial_state": random(2, 4, 8, 12, seed=5),
+    }
+
+    def form(**inputs):
+        return functions.gated_delta_rule(**inputs, output_final_state=True, use_qk_l2norm_in_kernel=unit_keys)
+
+    def recurrence(query, key, value, g, beta, initial_state):
+        if unit_keys:
+            query, key = (x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6) for x in (query, key))
+        return gated_delta_rule(query * 8**-0.5, key, value, g, beta, initial_state, backend="reference")
+
+    assert_within_budget(form, recurrence, inputs, gates=("g", "beta"))
+
+
+@pytest.mark.parametrize("L", [1, 2, 3, 9])
+@pytest.mark.parametrize("activation", ["silu", "gelu", None])
+def test_convolution_goes_on_from_its_state(L, activation):
+    x, weight, bias = random(2, 5, 7 + L), random(5, 4, seed=1), random(5, seed=2)
+    expected = functions.causal_conv1d_fn(x, weight, bias, activation)
+    state = x[..., 3:7].clone()
+    torch.testing.assert_close(
+        functions.causal_conv1d_update(x[..., 7:], state, weight, bias, activation), expected[..., 7:]
+    )
+    assert torch.equal(state, x[..., -4:])
+    plain = short_conv(x.mT, weight, bias, activation=None)[0].mT
+    act = {"silu": torch.nn.functional.silu, "gelu": torch.nn.functional.gelu, None: lambda y: y}[activation]
+    torch.testing.assert_close(expected, act(plain))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("names", [["cu_seq_lens_q"], ["seq_idx"], ["cu_seq_lens_q", "seq_idx"]])
+@pytest.mark.parametrize("model_type", ["qwen3_5_text", "olmo_hybrid"])
+def test_packed_rows_equal_separate_rows(accelerated, model_type, names):
+    model, rows = stock(model_type), [tokens(1, n) for n in (9, 1, 23)]
+    packing = {
+        "cu_seq_lens_q": torch.tensor([0, 9, 10, 33], dtype=torch.int32),
+        "seq_idx": torch.tensor([[0] * 9 + [1] + [2] * 23], dtype=torch.int32),
+    }
+    positions = torch.cat([torch.arange(row.shape[1]) for row in rows])[None]
+    options = {name: packing[name] for name in names} | {"position_ids": positions, "use_cache": False}
+    logits = model(torch.cat(rows, 1), **options).logits
+    expected = torch.cat([model(row).logits for row in rows], 1)
+    assert relative_error(logits, expected) < 1e-5
+
+
+def test_sequences_of_several_rows_are_kept_apart():
+    x, weight = random(2, 5, 9), random(5, 4, seed=1)
+    index = torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 0, 0, 2, 2]])
+    y = functions.causal_conv1d_fn(x, weight, seq_idx=index)
+    for row, cut in ((0, 4), (1, 7)):
+        parts = (functions.causal_conv1d_fn(part[None], weight) for part in x[row].split([cut, 9 - cut], -1))
+        torch.testing.assert_close(y[row], torch.cat([*parts], -1)[0])
+
+
+def test_a_state_of_other_sequences_is_refused():
+    q = random(1, 5, 2, 8)
+    with pytest.raises(ValueError, match=r"initial_state is \[1, 2, 8, 8\], expected \[2, 2, 8, 8\]"):
+        functions.gated_delta_rule(
+            q,
+            q,
+            q,
+            -q[..., 0].abs(),
+            q[..., 0],
+            initial_state=q.new_zeros(1, 2, 8, 8),
+            cu_seqlens=torch.tensor([0, 2, 5]),
+        )
+
+
+def test_undo_puts_back_what_was_there_and_again_is_as_good_as_once():
+    module = importlib.import_module("transformers.models.qwen3_5.modeling_qwen3_5")
+    places = {(holder, name) for holder, name, *_ in [*replacements_in(module), *replacements_in_caches()]}
+    assert len(places) == 8  # four functions, a norm, whether it is stateful, two of the cache
+
+    def found():
+        return {(holder, name): vars(holder).get(name, "nothing") for holder, name in places}
+
+    before, path = found(), list(sys.meta_path)
+    acceleration = gated_deltanet.accelerate_transformers()
+    during = found()
+    assert all(during[place] is not before[place] for place in places)
+    with gated_deltanet.accelerate_transformers() as again:
+        assert (in_force(), again.modules, found()) == (acceleration, [], during)
+    assert (in_force(), found()) == (acceleration, during)
+    assert module.__name__ in acceleration.modules
+    acceleration.undo()
+    acceleration.undo()
+    assert (in_force(), found(), sys.meta_path) == (None, before, path)
+
+
+def test_an_error_inside_undoes_it():
+    with pytest.raises(KeyError), gated_deltanet.accelerate_transformers():
+        raise KeyError
+    assert in_force() is None
+
+
+MODULE = """
+import torch
+from torch import nn
+
+def torch_chunk_gated_delta_rule(query, key, value, g, beta, **kwargs):
+    raise RuntimeError("0 active drivers")
+
+def torch_recurrent_gated_delta_rule(query, key, value, g, beta, **kwargs):
+    return "own"
+
+causal_conv1d_fn, chunk_gated_delta_rule = None, None
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+"""
+PICKING = """        self.causal_conv1d_fn = causal_conv1d_fn
+        self.chunk_gated_delta_rule = chunk_gated_delta_rule or torch_chunk_gated_delta_rule
+        self.recurrent_gated_delta_rule = torch_recurrent_gated_delta_rule
+"""
+
+
+@pytest.fixture(name="load")
+def import_of(tmp_path, monkeypatch):
+    """Of a module with such a source; a name that no other has."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def load(name, source):
+        (tmp_path / f"{name}.py").write_text(source)
+        return importlib.import_module(name)
+
+    yield load
+    for name in [name for name in sys.modules if name.startswith("modeling_made_up")]:
+        del sys.modules[name]
+
+
+def call(rule, device="cpu"):
+    q, gate = torch.ones(1, 3, 2, 4, device=device), torch.zeros(1, 3, 2, device=device)
+    return rule(q, q, q, g=gate, beta=gate)
+
+
+def test_modules_imported_later_do_not_need_a_driver_and_keep_their_path_elsewhere(accelerated, load):
+    module = load("modeling_made_up_later", MODULE)
+    assert accelerated.modules[-1] == "modeling_made_up_later"
+    assert call(module.torch_chunk_gated_delta_rule)[0].shape == (1, 3, 2, 4)
+    assert call(module.torch_recurrent_gated_delta_rule, "meta") == "own"
+    accelerated.undo()
+    assert call(module.torch_recurrent_gated_delta_rule) == "own"
+
+
+def test_layers_that_hold_functions_are_accelerated_whenever_they_were_made(load):
+    module = load("modeling_made_up_picking", MODULE + PICKING)
+    before = module.Layer()
+    with gated_deltanet.accelerate_transformers():
+        layers = (before, module.Layer())
+        for layer in layers:
+            assert call(layer.chunk_gated_delta_rule)[0].shape == (1, 3, 2, 4)
+            assert call(layer.recurrent_gated_delta_rule, "meta") == "own"
+            assert layer.causal_conv1d_fn is functions.causal_conv1d_fn
+            assert layer.to("meta").causal_conv1d_fn is None
+    for layer in layers:
+        assert call(layer.recurrent_gated_delta_rule) == "own"
+        assert layer.causal_conv1d_fn is None
+
+
+def test_a_rule_with_other_arguments_is_left_alone(accelerated, load):
+    module = load("modeling_made_up_other", MODULE.replace("g, beta", "g"))
+    assert "modeling_made_up_other" not in accelerated.modules
+    with pytest.raises(RuntimeError, match="0 active drivers"):
+        module.torch_chunk_gated_delta_rule(1, 2, 3, 4)
