@@ -18,7 +18,7 @@ class Accelerate:
 
     def run(self) -> None:
         from gated_deltanet.cli.output import print_json, print_table
-        from gated_deltanet.interop.transformers import survey
+        from gated_deltanet.interop.transformers.survey import survey
 
         rows = survey()
         if self.json:

@@ -1,6 +1,5 @@
 """Models that transformers has itself, such as Qwen3.5, run by our ops. Needs transformers, and nothing else."""
 
 from .acceleration import accelerate_transformers, in_force
-from .survey import survey
 
-__all__ = ["accelerate_transformers", "in_force", "survey"]
+__all__ = ["accelerate_transformers", "in_force"]
