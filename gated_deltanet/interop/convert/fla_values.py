@@ -1,0 +1,131 @@
+"""Our ModelConfig as the config.json of flash-linear-attention (FLA), or an error that says what FLA does not have."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gated_deltanet.layers import Mixer
+from gated_deltanet.layers.attention import Attention
+from gated_deltanet.layers.deltanet import DeltaNet
+from gated_deltanet.layers.gated_deltanet import GatedDeltaNet
+from gated_deltanet.layers.hgrn2 import HGRN2
+from gated_deltanet.layers.mamba2 import Mamba2
+from gated_deltanet.layers.retnet import RetNet
+from gated_deltanet.models.config import ModelConfig
+
+from .fla_config import FEATURES, TYPES
+
+
+def describe(config: ModelConfig, tokens: Mapping[str, Any], old: bool = False) -> dict[str, Any]:
+    """tokens: the ids of generation_config.json. old: as of December 2024."""
+    layers = [config.mixer(layer) for layer in range(config.n_layers)]
+    others = [mixer for mixer in layers if not isinstance(mixer, Attention)]
+    if len(set(others)) > 1:
+        raise ValueError("the model has several mixers beside attention, FLA has one")
+    main = others[0] if others else layers[0]
+    model_type, values = mixer_values(main, config.d_model)
+    if not others and len(set(layers)) > 1:
+        raise ValueError("the model has several kinds of attention, FLA's transformer has one")
+    if (model_type == "mamba2") == bool(config.d_ff):
+        raise ValueError(f"d_ff is {config.d_ff}, FLA's {model_type} has {'no' if config.d_ff else 'an'} MLP")
+    if model_type in ("mamba2", "hgrn2") and len(others) < len(layers):
+        raise ValueError(f"the model has attention beside {model_type}, which FLA cannot say")
+    if others and len(others) < len(layers):
+        values["attn"] = attention_specs(layers, config.d_model, old)
+    if old:
+        check_old(model_type, values)
+    common = {
+        "model_type": model_type,
+        "architectures": [TYPES[model_type]],
+        "hidden_size": config.d_model,
+        "num_hidden_layers": config.n_layers,
+        "vocab_size": config.vocab_size,
+        "norm_eps": config.norm_eps,
+        "tie_word_embeddings": config.tied,
+    }
+    mlp = {"intermediate_size": config.d_ff, "hidden_act": "swish"} if config.d_ff else {}
+    return common | mlp | values | {name: tokens.get(name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+
+
+def mixer_values(mixer: Mixer, d_model: int) -> tuple[str, dict[str, Any]]:
+    """The model_type, and what its config says of the mixer."""
+    if isinstance(mixer, DeltaNet):
+        return delta_values(mixer.gated, d_model)
+    if isinstance(mixer, GatedDeltaNet):
+        return delta_values(mixer, d_model)
+    if isinstance(mixer, Attention):
+        return "transformer", attention_values(mixer, d_model)
+    if isinstance(mixer, RetNet):
+        need(mixer, rope_theta=10000.0)
+        ratios = {"expand_k": mixer.n_heads * mixer.d_k / d_model, "expand_v": mixer.n_heads * mixer.d_v / d_model}
+        return "retnet", {"num_heads": mixer.n_heads, **ratios}
+    if isinstance(mixer, HGRN2):
+        need(mixer, d_k=d_model // mixer.n_heads, d_v=d_model // mixer.n_heads)
+        return "hgrn2", {"num_heads": mixer.n_heads, "expand_ratio": mixer.d_k}
+    if isinstance(mixer, Mamba2):
+        inner = mixer.n_heads * mixer.d_v
+        if inner % d_model:
+            raise ValueError(f"Mamba2 is {inner} wide, FLA has whole multiples of d_model, {d_model}")
+        sizes = {"num_heads": mixer.n_heads, "head_dim": mixer.d_v, "state_size": mixer.d_k}
+        return "mamba2", sizes | {
+            "expand": inner // d_model, "n_groups": mixer.n_groups, "conv_kernel": mixer.conv_size,
+        }  # fmt: skip
+    raise ValueError(f"FLA has no {type(mixer).__name__} that we convert, expected one of {', '.join(TYPES)}")
+
+
+def delta_values(mixer: GatedDeltaNet, d_model: int) -> tuple[str, dict[str, Any]]:
+    need(mixer, out_norm=True, n_h=1, beta_bias=False)
+    if mixer.beta_max not in (1, 2):
+        raise ValueError(f"{type(mixer).__name__}: beta_max is {mixer.beta_max}, FLA has 1 and 2")
+    conv = {"use_short_conv": True, "conv_size": mixer.conv_size} if mixer.conv_size else {"use_short_conv": False}
+    common = {"num_heads": mixer.n_heads, "use_gate": mixer.gate, "allow_neg_eigval": mixer.beta_max == 2, **conv}
+    if mixer.decay:
+        need(mixer, feature_map="silu", qk_norm="l2")
+        heads = {"head_dim": mixer.d_k, "expand_v": mixer.d_v / mixer.d_k, "num_v_heads": mixer.n_v_heads}
+        return "gated_deltanet", common | heads
+    need(mixer, n_v_heads=None)
+    if mixer.qk_norm == "l1" and mixer.feature_map == "silu":
+        raise ValueError("GatedDeltaNet: qk_norm is 'l1' with feature_map 'silu', FLA has sums of what is ≥ 0")
+    features = {
+        "qk_activation": {ours: theirs for theirs, ours in FEATURES.items()}[mixer.feature_map],
+        "qk_norm": "l2" if mixer.qk_norm == "l2" else "sum",
+    }
+    ratios = {"expand_k": mixer.n_heads * mixer.d_k / d_model, "expand_v": mixer.n_heads * mixer.d_v / d_model}
+    return "delta_net", common | features | ratios
+
+
+def attention_values(mixer: Attention, d_model: int) -> dict[str, Any]:
+    need(mixer, d_head=d_model // mixer.n_heads)
+    heads = {"num_heads": mixer.n_heads, "num_kv_heads": mixer.H_kv}
+    return heads | {"window_size": mixer.window, "rope_theta": mixer.rope_theta}
+
+
+def attention_specs(layers: list[Mixer], d_model: int, old: bool) -> dict[str, Any] | list[dict[str, Any]]:
+    """`attn` of a hybrid: one dict of FLA's for each kind of attention."""
+    kinds = list(dict.fromkeys(mixer for mixer in layers if isinstance(mixer, Attention)))
+    specs = [
+        {"layers": [i for i, mixer in enumerate(layers) if mixer == kind], **attention_values(kind, d_model)}
+        for kind in kinds
+    ]
+    if old and (len(specs) > 1 or specs[0]["rope_theta"] != 10000.0):
+        raise ValueError("the attention has several kinds or another rope_theta, which FLA had not in December 2024")
+    return specs[0] if len(specs) == 1 else specs
+
+
+def check_old(model_type: str, values: dict[str, Any]) -> None:
+    """What FLA did not have in December 2024."""
+    newer = [name for name in ("allow_neg_eigval", "num_v_heads") if values.get(name)]
+    newer += ["use_short_conv=False"] if values.get("use_short_conv") is False else []
+    if model_type == "gated_deltanet" and values["expand_v"] != int(values["expand_v"]):
+        newer.append("a broken expand_v")
+    if newer:
+        raise ValueError(f"the model needs {', '.join(newer)}, which FLA had not in December 2024")
+    values.pop("allow_neg_eigval", None)
+    values.pop("num_v_heads", None)
+    if model_type == "gated_deltanet":
+        values["expand_v"] = int(values["expand_v"])
+
+
+def need(mixer: Any, **fields: Any) -> None:
+    for name, value in fields.items():
+        if getattr(mixer, name) != value:
+            raise ValueError(f"{type(mixer).__name__}: {name} is {getattr(mixer, name)!r}, FLA has {value!r} only")

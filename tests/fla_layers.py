@@ -1,0 +1,124 @@
+"""Models of flash-linear-attention in plain torch, by its names of tensors and its functions."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gated_deltanet.interop import fla
+
+Weights = dict[str, Tensor]  # of a layer
+
+
+def logits(x: Weights, config: dict[str, Any], tokens: Tensor) -> Tensor:
+    """x: the tensors of a checkpoint. config: its config.json. tokens: [B, T]."""
+    norm = partial(rms_norm, eps=config["norm_eps"])
+    h = x["model.embeddings.weight"][tokens]
+    n_layers = 1 + max(int(name.split(".")[2]) for name in x if name.startswith("model.layers."))
+    for i in range(n_layers):
+        p = {name.removeprefix(f"model.layers.{i}."): z for name, z in x.items()}
+        p |= {"bound": bounds(x["model.lower_bounds"])[i]} if "model.lower_bounds" in x else {}
+        h = h + mixer_of(config, i)(p, norm(h, p["attn_norm.weight"]), config)
+        h = h + mlp(p, norm(h, p["mlp_norm.weight"]))
+    head = x["model.embeddings.weight" if config["tie_word_embeddings"] else "lm_head.weight"]
+    return F.linear(norm(h, x["model.norm.weight"]), head)
+
+
+def mixer_of(config: dict[str, Any], layer: int) -> Callable[[Weights, Tensor, dict[str, Any]], Tensor]:
+    specs = config.get("attn") or []
+    for spec in [specs] if isinstance(specs, dict) else specs:
+        if layer in spec["layers"]:
+            return lambda p, y, _: attention(p, y, spec)
+    return {"gated_deltanet": delta, "delta_net": delta, "retnet": retention, "hgrn2": hgrn2, "transformer": attention}[
+        config["model_type"]
+    ]
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return F.rms_norm(x, [len(weight)], weight, eps)
+
+
+def mlp(p: Weights, y: Tensor) -> Tensor:
+    """Gate and up are one matrix in the layout of December 2024."""
+    up = p.get("mlp.up_proj.weight")
+    gate, up = p["mlp.gate_proj.weight"].chunk(2) if up is None else (p["mlp.gate_proj.weight"], up)
+    return F.linear(F.silu(F.linear(y, gate)) * F.linear(y, up), p["mlp.down_proj.weight"])
+
+
+def delta(p: Weights, y: Tensor, config: dict[str, Any]) -> Tensor:
+    """Gated DeltaNet, and DeltaNet, which has no A_log."""
+    d_v, gated = len(p["attn.o_norm.weight"]), "attn.A_log" in p
+    H = config["num_heads"]
+    q, k, v = (convolved(p, y, c, config) for c in "qkv")
+    q, k, v = q.unflatten(-1, (H, -1)), k.unflatten(-1, (H, -1)), v.unflatten(-1, (-1, d_v))
+    normalise = config.get("qk_norm", "l2") == "l2"
+    if not normalise:
+        q, k = (z / z.sum(-1, keepdim=True) for z in (q, k))
+    beta = F.linear(y, p["attn.b_proj.weight"]).sigmoid() * (2 if config.get("allow_neg_eigval") else 1)
+    if gated:
+        gates = {"use_gate_in_kernel": True, "A_log": p["attn.A_log"], "dt_bias": p["attn.dt_bias"]}
+        g = F.linear(y, p["attn.a_proj.weight"])
+        o, _ = fla.chunk_gated_delta_rule(q, k, v, g, beta, use_qk_l2norm_in_kernel=True, **gates)
+    else:
+        o, _ = fla.chunk_delta_rule(q, k, v, beta, use_qk_l2norm_in_kernel=normalise)
+    return finished(p, y, o, p["attn.o_norm.weight"], config)
+
+
+def convolved(p: Weights, y: Tensor, c: str, config: dict[str, Any]) -> Tensor:
+    """Causal, each channel by itself, then the activation, which is SiLU for values."""
+    x, weight = F.linear(y, p[f"attn.{c}_proj.weight"]), p.get(f"attn.{c}_conv1d.weight")
+    if weight is not None:
+        x = F.conv1d(F.pad(x.mT, (weight.shape[-1] - 1, 0)), weight, groups=len(weight)).mT
+    activations = {"silu": F.silu, "relu": F.relu, "elu": lambda z: F.elu(z) + 1}
+    return activations["silu" if c == "v" else config.get("qk_activation", "silu")](x)
+
+
+def finished(p: Weights, y: Tensor, o: Tensor, weight: Tensor, config: dict[str, Any]) -> Tensor:
+    """The norm of each head, and the gate where there is one."""
+    o = rms_norm(o, weight, config["norm_eps"]).flatten(2)
+    o = o * F.silu(F.linear(y, p["attn.g_proj.weight"])) if "attn.g_proj.weight" in p else o
+    return F.linear(o, p["attn.o_proj.weight"])
+
+
+def retention(p: Weights, y: Tensor, config: dict[str, Any]) -> Tensor:
+    q, k, v = (F.linear(y, p[f"attn.{c}_proj.weight"]).unflatten(-1, (config["num_heads"], -1)) for c in "qkv")
+    o, _ = fla.chunk_retention(rotated(q, 10000.0), rotated(k, 10000.0), v)
+    return finished(p, y, o, p["attn.g_norm_swish_gate.weight"], config)
+
+
+def rotated(x: Tensor, theta: float) -> Tensor:
+    """Channel i of a head with channel i + d/2. x: [B, T, H, d]."""
+    half = x.shape[-1] // 2
+    angle = torch.arange(x.shape[1])[:, None] * theta ** (-torch.arange(half) / half)
+    cos, sin = angle.cos()[:, None], angle.sin()[:, None]
+    a, b = x.chunk(2, -1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+
+
+def hgrn2(p: Weights, y: Tensor, config: dict[str, Any]) -> Tensor:
+    """Its norm has an eps of its own."""
+    q, f, i = (F.linear(y, p[f"attn.{c}_proj.weight"]) for c in "qfi")
+    f = p["bound"] + (1 - p["bound"]) * f.sigmoid()
+    q, f, i = (z.unflatten(-1, (config["num_heads"], -1)) for z in (F.silu(q), f, i))
+    o, _ = fla.chunk_gla(q, 1 - f, i, f.log())
+    return F.linear(rms_norm(o.flatten(2), p["attn.g_norm.weight"], 1e-5), p["attn.o_proj.weight"])
+
+
+def bounds(lower_bounds: Tensor) -> Tensor:
+    shares = lower_bounds.softmax(0)
+    return shares.cumsum(0) - shares[0]
+
+
+def attention(p: Weights, y: Tensor, spec: dict[str, Any]) -> Tensor:
+    d = p["attn.q_proj.weight"].shape[0] // spec["num_heads"]
+    q, k, v = (F.linear(y, p[f"attn.{c}_proj.weight"]).unflatten(-1, (-1, d)) for c in "qkv")
+    q, k = (rotated(z, spec["rope_theta"]) for z in (q, k))
+    k, v = (z.repeat_interleave(q.shape[2] // z.shape[2], 2) for z in (k, v))
+    T = y.shape[1]
+    ago = torch.arange(T)[:, None] - torch.arange(T)
+    seen = (ago >= 0) & (ago < (spec["window_size"] or T))
+    o = F.scaled_dot_product_attention(*(z.transpose(1, 2) for z in (q, k, v)), attn_mask=seen)
+    return F.linear(o.transpose(1, 2).flatten(2), p["attn.o_proj.weight"])
