@@ -16,7 +16,7 @@ class Reproduce:
     differences decide: reproduced, contradicted, no difference, or cannot be told at this scale. The rule stands in
     gated_deltanet/reproduce/verdicts.py. A run that is in the folder is not run again; one that was stopped goes on.
 
-    TARGET is table2, table3, table4, table5, fig2, tableS1, tableS2 or all.
+    TARGET is table1, table2, table3, table4, table5, fig2, tableS1, tableS2, tracking or all.
 
     Example: gdn reproduce table3 --plan
     """

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from torch import nn
+from torch import Tensor, nn
 
 from gated_deltanet.layers.decay import Decay
 from gated_deltanet.naming import unknown
@@ -63,7 +63,7 @@ def as_gpt2(model: nn.Module) -> None:
 STARTS: dict[str, Callable[[nn.Module], None]] = {"width": by_width, "gpt2": as_gpt2}
 
 
-def uniform(weight: nn.Parameter, share: float = 1.0) -> None:
+def uniform(weight: Tensor, share: float = 1.0) -> None:
     """As torch starts a Linear: [d_out, d_in] within ± d_in^−½, or a share of that."""
     bound = share * weight.shape[1] ** -0.5
     nn.init.uniform_(weight, -bound, bound)

@@ -8,7 +8,7 @@ The files in the order to read them: verdicts, numbers, claims; systems, needles
 page.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ def reproduce(
     jobs: int = 1,
     scale: Scale = LAPTOP,
     tell: Callable[[str], None] = lambda line: None,
-) -> list[Mapping[str, Any]]:
+) -> list[dict[str, Any]]:
     """Run what is missing of a target and judge all claims by what there is; out gets cells, verdicts and a page.
 
     target: one of `experiment.TARGETS`, or "all". data_dir: the folder of texts and data sets; None: nothing is run.

@@ -1,11 +1,12 @@
 """One run of one system with one seed, and the file that holds all that was measured of it."""
 
 import json
+import re
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -16,6 +17,8 @@ from gated_deltanet.eval.model import OurModel
 from gated_deltanet.files import as_json, read_json, write_json, write_text
 from gated_deltanet.interop.folder import load
 from gated_deltanet.models import count
+from gated_deltanet.synthetic import suite
+from gated_deltanet.synthetic.tasks import TASKS
 from gated_deltanet.train import Recipe, resolve, resume, train
 from gated_deltanet.train.run import RECIPE
 
@@ -46,66 +49,107 @@ LAPTOP = Scale("nano", 2048, tokens=4_000_000, length=512, batch_tokens=4096, pe
 
 
 class Cell(NamedTuple):
+    """A text model."""
+
     system: str
     seed: int
     measured: bool = True  # with all of `measures`; else only the validation loss
 
-    def __str__(self) -> str:
-        return f"{self.system.replace(' ', '-')} {self.seed}"
+    @property
+    def file(self) -> str:
+        return f"{file_name(self.system)}-{self.seed}.json"
+
+    def settings(self, scale: Scale) -> dict[str, Any]:
+        config = systems.config_of(self.system, scale.size, scale.vocab_size)
+        shared = {name: value for name, value in asdict(scale).items() if name not in ("rates", "peak_lr")}
+        return {"peak_lr": scale.rate(self.system), **shared, "model": config.to_dict()}
+
+    def run(self, scale: Scale, data_dir: Path, work: Path) -> dict[str, Any]:
+        """Train, which goes on where it was stopped, and measure. work: for what is not kept."""
+        began = perf_counter()
+        name = f"texts-{scale.tokens}-{scale.vocab_size}"
+        prepared = texts.make(data_dir, work / name, scale.tokens, scale.vocab_size)
+        folder = work / self.file.removesuffix(".json")
+        if (folder / RECIPE).exists():
+            resume(folder, quiet=True)
+        else:
+            train(recipe_of(self, scale, prepared, work), folder, quiet=True)
+        model, trained = load(folder), perf_counter() - began
+        limit = scale.limit if self.measured else None
+        return {
+            "parameters": count.parameters(model.config),
+            "state_bytes": count.state_bytes(model.config),
+            "measures": measure(OurModel(model, tokenizer.load(folder)), scale.length, data_dir, limit),
+            "seconds": {"training": round(trained), "measuring": round(perf_counter() - began - trained)},
+        }
+
+
+class TaskCell(NamedTuple):
+    """A small model on a synthetic task."""
+
+    task: str
+    model: str
+    seed: int
+
+    @property
+    def system(self) -> str:
+        return f"{self.task}: {self.model}"
 
     @property
     def file(self) -> str:
-        return f"{str(self).replace(' ', '-').replace('&', 'and').lower()}.json"
+        return f"{file_name(self.system)}-{self.seed}.json"
+
+    def settings(self, scale: Scale) -> dict[str, Any]:
+        task = TASKS[self.task]
+        levels = {"trained": task.trained, "scored": task.scored, "steps": task.steps, "peak_lr": task.peak_lr}
+        return levels | {"model": suite.Cell(self.task, self.model).config().to_dict()}
+
+    def run(self, scale: Scale, data_dir: Path, work: Path) -> dict[str, Any]:
+        found = suite.measure(suite.Cell(self.task, self.model), seed=self.seed)
+        measures = {name: found[name] for name in ("accuracy", "points", "steps", "left_out") if name in found}
+        sizes = {name: found[name] for name in ("parameters", "state_bytes")}
+        return {**sizes, "measures": {"accuracy": 0.0, **measures}, "seconds": {"training": round(found["seconds"])}}
 
 
-def settings(cell: Cell, scale: Scale) -> dict[str, Any]:
-    """All that decides what is learnt and measured, for people and for the hash."""
-    config = systems.config_of(cell.system, scale.size, scale.vocab_size)
-    shared = {name: value for name, value in asdict(scale).items() if name not in ("rates", "peak_lr")}
-    return {"seed": cell.seed, "peak_lr": scale.rate(cell.system), **shared, "model": config.to_dict()}
+AnyCell: TypeAlias = Cell | TaskCell
 
 
-def hash_of(values: dict[str, Any]) -> str:
+def file_name(system: str) -> str:
+    """Of letters that any file system takes."""
+    plain = system.lower().replace("β", "beta").replace("≤", "to").replace("&", "and")
+    return "-".join(re.findall(r"[a-z0-9_+]+", plain))
+
+
+def hash_of(cell: AnyCell, scale: Scale) -> str:
+    """Of all that decides what is learnt and measured."""
+    values = {"seed": cell.seed, **cell.settings(scale)}
     return sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def find(cell: Cell, scale: Scale, folder: Path) -> dict[str, Any] | None:
+def find(cell: AnyCell, scale: Scale, folder: Path) -> dict[str, Any] | None:
     """What was measured, if it was, with the settings of now."""
     file = folder / cell.file
     if not file.exists():
         return None
     found = read_json(file)
-    return found if found["hash"] == hash_of(settings(cell, scale)) else None
+    return found if found["hash"] == hash_of(cell, scale) else None
 
 
-def run(cell: Cell, scale: Scale, data_dir: Path, work: Path, folder: Path) -> dict[str, Any]:
-    """Train, which goes on where it was stopped, measure, and write the cell's file. work: for what is not kept."""
-    began = perf_counter()
+def run(cell: AnyCell, scale: Scale, data_dir: Path, work: Path, folder: Path) -> dict[str, Any]:
+    """In one thread; and write the cell's file."""
     torch.set_num_threads(1)
-    prepared = texts.make(data_dir, work / f"texts-{scale.tokens}-{scale.vocab_size}", scale.tokens, scale.vocab_size)
-    run_folder = work / cell.file.removesuffix(".json")
-    if (run_folder / RECIPE).exists():
-        resume(run_folder, quiet=True)
-    else:
-        train(recipe_of(cell, scale, prepared, work), run_folder, quiet=True)
-    model = load(run_folder)
-    trained = perf_counter() - began
-    limit = scale.limit if cell.measured else None
     found = {
         "system": cell.system,
         "seed": cell.seed,
-        "hash": hash_of(settings(cell, scale)),
-        "settings": settings(cell, scale),
-        "parameters": count.parameters(model.config),
-        "state_bytes": count.state_bytes(model.config),
-        "measures": measure(OurModel(model, tokenizer.load(run_folder)), scale.length, data_dir, limit),
-        "seconds": {"training": round(trained), "measuring": round(perf_counter() - began - trained)},
+        "hash": hash_of(cell, scale),
+        "settings": cell.settings(scale),
+        **cell.run(scale, data_dir, work),
         "processor": machine.describe_cpu()["model"],
         "sources": sources(),
     }
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / cell.file, as_json(found) + "\n")
-    return found
+    return read_json(folder / cell.file)
 
 
 def recipe_of(cell: Cell, scale: Scale, prepared: Path, work: Path) -> Recipe:

@@ -5,7 +5,19 @@ from itertools import pairwise, product
 from typing import Any, NamedTuple, TypeAlias
 
 from . import systems
-from .numbers import BEYOND, GAIN, KEPT, LONG_GAIN, SEEN, VALIDATION, Measures, Number, needles_found, needles_loss
+from .numbers import (
+    BEYOND,
+    GAIN,
+    KEPT,
+    LONG_GAIN,
+    SEEN,
+    TASK,
+    VALIDATION,
+    Measures,
+    Number,
+    needles_found,
+    needles_loss,
+)
 from .systems import MATCHED
 from .verdicts import CLOSE_LOOKS, LOOKS, Verdict, chain, judge
 
@@ -34,6 +46,20 @@ class Claim(NamedTuple):
 def order(text: str) -> tuple[tuple[str, ...], ...]:
     """Of "gdn > mamba2, deltanet": groups, the best first."""
     return tuple(tuple(name.strip() for name in group.split(",")) for group in text.split(">"))
+
+
+def tasks() -> Iterator[Claim]:
+    """Table 1's update rules on keys that are rewritten, and what β up to 2 and several steps a token bring."""
+    rules = order(
+        "rewriting: gdn, rewriting: deltanet > rewriting: mamba2, rewriting: retnet, rewriting: linear-attention"
+    )
+    yield Claim("table1", "the delta rule corrects what is stored, addition does not", TASK, rules)
+    for task, n_h in (("parity", 1), ("s3", 2), ("s5", 4)):
+        best, beta = f"{task}: n_h = {n_h}, β ≤ 2", f"{task}: n_h = {n_h}, β ≤ 1"
+        yield Claim("tracking", f"{task}: β up to 2 tracks what β up to 1 cannot", TASK, ((best,), (beta,)))
+        if n_h > 1:
+            steps = f"{task}: n_h = 1, β ≤ 2"
+            yield Claim("tracking", f"{task}: {n_h} steps a token track what one cannot", TASK, ((best,), (steps,)))
 
 
 def retrieval() -> Iterator[Claim]:
@@ -101,7 +127,7 @@ def ablations() -> Iterator[Claim]:
     yield Claim("tableS2", "Mamba2, Gated DeltaNet, attention is the best order", VALIDATION, orders)
 
 
-CLAIMS = [claim for part in (retrieval, language, recall, length, ablations) for claim in part()]
+CLAIMS = [claim for part in (tasks, retrieval, language, recall, length, ablations) for claim in part()]
 
 
 def judge_link(claim: Claim, link: tuple[str, str | None], cells: Cells) -> Verdict | None:

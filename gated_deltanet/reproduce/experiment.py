@@ -10,31 +10,41 @@ from typing import Any, NamedTuple
 from gated_deltanet.naming import unknown
 
 from . import cells, systems
-from .cells import Cell, Scale
+from .cells import AnyCell, Cell, Scale, TaskCell
 from .verdicts import CLOSE_LOOKS, LOOKS
 
 TEXT = ("table2", "table3", "table4", "table5", "fig2")  # one model serves them all
-TARGETS = (*TEXT, "tableS1", "tableS2")
-FEW = LOOKS[0]  # seeds of tables S.1 and S.2
+TASKS = {  # models of each synthetic task
+    "table1": {"rewriting": ("gdn", "deltanet", "longhorn", "mamba2", "retnet", "linear-attention")},
+    "tracking": {
+        "parity": ("n_h = 1, β ≤ 1", "n_h = 1, β ≤ 2"),
+        "s3": ("n_h = 1, β ≤ 2", "n_h = 2, β ≤ 1", "n_h = 2, β ≤ 2"),
+        "s5": ("n_h = 1, β ≤ 2", "n_h = 4, β ≤ 1", "n_h = 4, β ≤ 2"),
+    },
+}
+TARGETS = ("table1", *TEXT, "tableS1", "tableS2", "tracking")
+FEW = LOOKS[0]  # seeds of what one look is enough for
 CLOSE = ("gdn", "mamba2")  # which need more seeds than others to be told apart
 SECONDS = 600.0  # that a cell takes, where none has been run
 
 
-def grid(target: str) -> list[Cell]:
+def grid(target: str) -> Sequence[AnyCell]:
     """Seed by seed, so that the first look comes as early as it can."""
+    if target in TASKS:
+        models = [(task, model) for task, names in TASKS[target].items() for model in names]
+        return [TaskCell(task, model, seed) for seed in range(FEW) for task, model in models]
     if target == "tableS1":
         return [Cell(system, seed, measured=False) for seed in range(FEW) for system in systems.ABLATIONS]
     if target == "tableS2":
-        return [Cell(system, seed, measured=False) for seed in range(FEW) for system in systems.ORDERS[:3]] + [
-            Cell("gdn-h2", seed) for seed in range(FEW)
-        ]
+        others = [Cell(system, seed, measured=False) for seed in range(FEW) for system in systems.ORDERS[:3]]
+        return [*others, *(Cell("gdn-h2", seed) for seed in range(FEW))]
     if target not in TEXT:
         raise unknown("target", target, (*TARGETS, "all"))
     close = [Cell(system, seed) for seed in range(LOOKS[-1], CLOSE_LOOKS[-1]) for system in CLOSE]
     return [Cell(system, seed) for seed in range(LOOKS[-1]) for system in systems.TEXT] + close
 
 
-def cells_of(target: str) -> list[Cell]:
+def cells_of(target: str) -> Sequence[AnyCell]:
     """target: or "all"."""
     chosen = TARGETS if target == "all" else (target,)
     return list(dict.fromkeys(cell for each in chosen for cell in grid(each)))
@@ -54,7 +64,8 @@ def plan(target: str, scale: Scale, folder: Path) -> Plan:
     took = [sum(found["seconds"].values()) for found in known]
     left = len(wanted) - len(known)
     each = sum(took) / len(took) if took else SECONDS
-    return Plan(len(wanted), len(known), left * scale.tokens, left * each, left * 12_000_000)
+    texts = sum(isinstance(cell, Cell) and not cells.find(cell, scale, folder) for cell in wanted)
+    return Plan(len(wanted), len(known), texts * scale.tokens, left * each, texts * 12_000_000)
 
 
 def run(
@@ -75,10 +86,10 @@ def run(
         for i, done in enumerate(as_completed(running), 1):
             done.result()
             left = (perf_counter() - began) / i * (len(todo) - i) / 60
-            tell(f"{i} of {len(todo)}: {running[done]}, about {left:.0f} minutes left")
+            tell(f"{i} of {len(todo)}: {running[done].system} {running[done].seed}, about {left:.0f} minutes left")
 
 
-def finished(scale: Scale, folder: Path, wanted: Sequence[Cell]) -> Iterator[dict[str, Any]]:
+def finished(scale: Scale, folder: Path, wanted: Sequence[AnyCell]) -> Iterator[dict[str, Any]]:
     for cell in wanted:
         if found := cells.find(cell, scale, folder):
             yield found

@@ -57,6 +57,7 @@ def gain(of: str) -> Callable[[Measures], float]:
     return lambda m: mean([per_token(questions) for questions in m[of].values()])
 
 
+TASK = Number("percent right", lambda m: m["accuracy"], ACCURACY, 1)
 VALIDATION = Number("validation loss", validation, LOG_PERPLEXITY, -1)
 GAIN = Number("context gain", gain("gain"), CONTEXT_GAIN, 1)
 SEEN = Number("loss of pairs seen before", lambda m: per_token([m["pairs"]["seen"]]), LOG_PERPLEXITY, -1)

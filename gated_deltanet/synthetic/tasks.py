@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from torch import Generator
 
-from . import copying, groups, mqar, recall
+from . import copying, groups, mqar, recall, rewriting
 from .batch import Batch
 from .models import Transition
 
@@ -65,6 +65,18 @@ TASKS = {
         score=lambda generator, pairs: mqar.mqar(generator, SCORED, pairs),
         peak_lr=RECALL_LR,
         steps=1000,  # of 16 pairs Gated DeltaNet knows 85 % after 600
+    ),
+    "rewriting": Task(
+        "Recall of rewritten keys",
+        vocab_size=rewriting.VOCAB_SIZE,
+        chance=1 / rewriting.VALUES,
+        level="times half of the keys are written",
+        trained=(1, 2, 4, 8),
+        scored=(1, 2, 4, 8),
+        train=lambda generator, times: rewriting.rewritten(generator, 32, times),
+        score=lambda generator, times: rewriting.rewritten(generator, SCORED, times),
+        peak_lr=RECALL_LR,
+        steps=800,
     ),
     "copy": Task(
         "Selective copying",

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Generator
 
-from gated_deltanet.synthetic import copying, groups, mqar, recall
+from gated_deltanet.synthetic import copying, groups, mqar, recall, rewriting
 from gated_deltanet.synthetic.batch import NOT_ASKED
 from gated_deltanet.synthetic.tasks import TASKS
 
@@ -24,6 +24,14 @@ def test_mqar_asks_once_for_every_key():
         assert max(pairs) < mqar.KEYS <= min(pairs.values())
         assert targets == [NOT_ASKED] * 14 + [pairs.get(token, NOT_ASKED) for token in tokens[14:]]
         assert sorted(token for token in tokens[14:] if token != mqar.BLANK) == sorted(pairs)
+
+
+def test_of_a_key_that_was_rewritten_the_last_value_is_asked_for():
+    for tokens, targets in rows(rewriting.rewritten(seeded(), 50, times=3)):
+        last = dict(zip(tokens[:32:2], tokens[1:32:2], strict=True))  # of equal keys the last one stays
+        assert sorted(tokens[32:]) == sorted(last) == list(range(rewriting.KEYS))
+        assert sorted(tokens[:32:2].count(key) for key in last) == [1] * 4 + [3] * 4
+        assert targets == [NOT_ASKED] * 32 + [last[key] for key in tokens[32:]]
 
 
 def test_copying_asks_for_the_symbols_in_their_order():
