@@ -96,6 +96,18 @@ def test_crop_takes_back_what_was_recorded(model, accelerated):
         cache.crop(-3)
 
 
+@torch.no_grad()
+def test_crop_knows_nothing_from_before_a_change_of_rows(accelerated):
+    model, batch = stock("qwen3_5_text"), torch.stack([tokens(9), tokens(9, seed=2)])
+    cache = DynamicCache(config=model.config)
+    cache.activate_past_recording()
+    model(batch[:, :7], past_key_values=cache)
+    cache.reorder_cache(torch.tensor([1, 0]))
+    model(batch.flip(0)[:, 7:], past_key_values=cache)
+    with pytest.raises(ValueError, match="expected at most the 2 recorded"):
+        cache.crop(-3)
+
+
 def test_guesses_are_refused_again_after_undo(model):
     with gated_deltanet.accelerate_transformers():
         assert not model._is_stateful

@@ -176,12 +176,12 @@ def stateful(classes: list[type]) -> list[Replacement]:
 
 
 def replacements_in_caches() -> list[Replacement]:
-    """None before transformers' caches could record their past."""
+    """None before transformers' models asked their caches whether they record the past."""
     from transformers import cache_utils
 
-    layer: Any = getattr(cache_utils, "LinearAttentionLayer", None)
-    if not hasattr(layer, "activate_past_recording"):
+    if not hasattr(cache_utils.Cache, "is_recording_past"):
         return []
+    layer = cache_utils.LinearAttentionLayer
     return [
         Replacement(layer, "update_recurrent_state", rollback.update_recurrent_state(layer.update_recurrent_state), ""),
         Replacement(layer, "crop", rollback.crop(layer.crop), ""),

@@ -8,12 +8,19 @@ which transformers keeps itself.
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .functions import READING, Reading
+
+
+class Record(NamedTuple):
+    """What was read in turn since the last crop, and the state after it."""
+
+    readings: list[Reading]
+    after: Tensor
 
 
 def update_recurrent_state(own: Callable) -> Callable:
@@ -27,12 +34,20 @@ def update_recurrent_state(own: Callable) -> Callable:
         if not layer.is_recurrent_states_initialized[state_idx]:
             layer.lazy_initialization(recurrent_states=recurrent_states, state_idx=state_idx)
         if layer.record_past:
-            readings = vars(layer).setdefault(READING, {}).setdefault(state_idx, [])
-            readings.append(reading._replace(state=readings[0].state) if readings else reading)  # one state, not many
+            records = vars(layer).setdefault(READING, {})
+            records[state_idx] = goes_on(records.get(state_idx), reading, recurrent_states)
         layer.recurrent_states[state_idx] = recurrent_states
         return recurrent_states
 
     return update
+
+
+def goes_on(record: Record | None, reading: Reading, after: Tensor) -> Record:
+    """The record with one more reading; a new one if it was not read from where the record ends, as after a reset."""
+    if record is None or reading.state is not record.after:
+        return Record([reading], after)
+    record.readings.append(reading._replace(state=record.readings[0].state))  # one state is kept, not many
+    return Record(record.readings, after)
 
 
 def crop(own: Callable) -> Callable:
@@ -42,14 +57,15 @@ def crop(own: Callable) -> Callable:
     def crop(layer: Any, tokens_to_remove: int) -> None:
         if not layer.record_past or tokens_to_remove > 0:
             return own(layer, tokens_to_remove)  # which says what is wrong
-        recorded = vars(layer).pop(READING, {})
+        records = vars(layer).pop(READING, {})
         for i, x in layer.conv_states.items():
             if x is not None:
                 end = x.shape[-1] + tokens_to_remove
                 layer.conv_states[i] = x[..., max(end - layer.conv_kernel_size[i], 0) : end]
         for i, state in layer.recurrent_states.items():
             if state is not None and tokens_to_remove:
-                layer.recurrent_states[i] = state_before(recorded.get(i, ()), -tokens_to_remove)
+                readings = records[i].readings if i in records else []
+                layer.recurrent_states[i] = state_before(readings, -tokens_to_remove)
 
     return crop
 
