@@ -1,6 +1,7 @@
 """Checkpoints of flash-linear-attention as ours and back, on small ones made up here."""
 
 import json
+import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -173,7 +174,7 @@ def test_hgrn2s_bounds_are_sums_of_a_softmax_over_the_layers(tmp_path):
     shares = load_file(tmp_path / "fla" / "model.safetensors")["model.lower_bounds"].softmax(0)
     bounds = shares.cumsum(0) - shares[0]
     for i in (1, 2):
-        ours = torch.sigmoid(model.layers[i].mixer.lower_bound + torch.tensor(i / (3 - i)).log())
+        ours = torch.sigmoid(model.get_parameter(f"layers.{i}.mixer.lower_bound") + torch.tensor(i / (3 - i)).log())
         assert torch.allclose(bounds[i], ours, atol=1e-6)
 
 
@@ -186,7 +187,9 @@ def test_norms_inside_what_they_come_before_are_found(tmp_path):
         moved[name.replace(last, inside.get(last, last))] = x
     save_file(moved, tmp_path / "fla" / "model.safetensors")
     from_fla(tmp_path / "fla", tmp_path / "ours")
-    assert torch.equal(load(tmp_path / "ours").layers[1].mlp_norm.weight, tensors["model.layers.1.mlp_norm.weight"])
+    assert torch.equal(
+        load(tmp_path / "ours").get_parameter("layers.1.mlp_norm.weight"), tensors["model.layers.1.mlp_norm.weight"]
+    )
 
 
 def change(folder, **changes):
@@ -277,7 +280,7 @@ def test_what_fla_does_not_have_is_told(tmp_path, config, message):
 
 def test_bounds_that_fall_cannot_be_flas(tmp_path):
     model = saved(MODELS["hgrn2"], tmp_path / "before")
-    model.layers[2].mixer.lower_bound.data[1] = -9
+    model.get_parameter("layers.2.mixer.lower_bound").data[1] = -9
     save(model, tmp_path / "ours")
     with pytest.raises(ValueError, match=r"layers\.2\.mixer\.lower_bound falls below the layer before"):
         to_fla(tmp_path / "ours", tmp_path / "fla")
@@ -291,5 +294,19 @@ def test_types_stay_and_files_are_as_safetensors_reads_them(tmp_path, dtype):
     to_fla(tmp_path / "ours", tmp_path / "fla")
     theirs = load_file(tmp_path / "fla" / "model.safetensors")
     assert theirs["model.layers.0.attn.A_log"].dtype == torch.float32
-    assert torch.equal(theirs["model.layers.2.mlp.down_proj.weight"], model.layers[2].mlp.out_proj.weight)
-    assert torch.equal(theirs["model.layers.2.attn.A_log"], model.layers[2].mixer.decay.A_log)
+    assert torch.equal(
+        theirs["model.layers.2.mlp.down_proj.weight"], model.get_parameter("layers.2.mlp.out_proj.weight")
+    )
+    assert torch.equal(theirs["model.layers.2.attn.A_log"], model.get_parameter("layers.2.mixer.decay.A_log"))
+
+
+def test_lines_of_the_page_run_as_they_stand(tmp_path, monkeypatch):
+    page = (Path(__file__).parents[2] / "docs" / "interop-fla.md").read_text()
+    _, code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    Path("checkpoints").mkdir()
+    fla_checkpoint(Path("checkpoints/gated-deltanet"))
+    names: dict = {}
+    exec(code, names)
+    assert isinstance(names["model"], CausalLM)
+    assert Path("exports/gdn-fla/config.json").exists()

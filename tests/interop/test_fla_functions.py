@@ -348,11 +348,10 @@ def test_an_unknown_argument_is_refused_and_the_default_of_a_removed_one_is_not(
 
 def test_lines_of_the_page_run_as_they_stand_and_its_table_lists_every_function():
     page = (Path(__file__).parents[2] / "docs" / "interop-fla.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    code, *_ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     names: dict = {}
     exec(code, names)
     assert names["final_state"].shape == (2, 4, 64, 128)
     assert names["v"].grad.isfinite().all()
-    assert {
-        name for row in re.findall(r"^\| (`.*?) \|", page, re.MULTILINE) for name in re.findall(r"\w+", row)
-    } == set(fla.__all__)
+    rows = re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"\w+", row)} == set(fla.__all__)
