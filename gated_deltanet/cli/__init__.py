@@ -16,6 +16,7 @@ from tyro.extras import subcommand_cli_from_dict
 
 from gated_deltanet.cli.accelerate import Accelerate
 from gated_deltanet.cli.bench import Bench
+from gated_deltanet.cli.convert import Convert
 from gated_deltanet.cli.data import Data
 from gated_deltanet.cli.demo import Demo
 from gated_deltanet.cli.doctor import Doctor
@@ -45,6 +46,7 @@ VERBS = {
     "eval": Eval,
     "bench": Bench,
     "accelerate": Accelerate,
+    "convert": Convert,
     "reproduce": Reproduce,
 }
 

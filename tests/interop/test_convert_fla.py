@@ -12,7 +12,7 @@ import torch
 from budget import relative_error
 from safetensors.torch import load_file, save_file
 
-from gated_deltanet import CausalLM, load, save
+from gated_deltanet import CausalLM, cli, load, save
 from gated_deltanet.interop.convert import from_fla, to_fla
 from gated_deltanet.layers import HGRN2, Attention, DeltaNet, GatedDeltaNet, Mamba, Mamba2, RetNet
 from gated_deltanet.models.config import ModelConfig
@@ -298,6 +298,19 @@ def test_types_stay_and_files_are_as_safetensors_reads_them(tmp_path, dtype):
         theirs["model.layers.2.mlp.down_proj.weight"], model.get_parameter("layers.2.mlp.out_proj.weight")
     )
     assert torch.equal(theirs["model.layers.2.attn.A_log"], model.get_parameter("layers.2.mixer.decay.A_log"))
+
+
+@pytest.mark.parametrize("to", ["fla", "fla-2024-12"])
+def test_the_command_converts_there_and_back(tmp_path, to, capsys):
+    ours, theirs, back = (str(tmp_path / name) for name in ("ours", "fla", "back"))
+    model = saved(MODELS["hybrid"], Path(ours))
+    assert cli.main(["convert", ours, theirs, "--to", to]) is None
+    assert cli.main(["convert", theirs, back]) is None
+    assert "back: 5 layers of GatedDeltaNet, Attention, 24 wide" in capsys.readouterr().out
+    assert load(back).config == model.config
+    assert cli.main(["convert", ours, str(tmp_path / "again")]) == 2
+    assert "this is a model of ours already, expected one of FLA" in capsys.readouterr().err
+    assert not (tmp_path / "again").exists()
 
 
 def test_lines_of_the_page_run_as_they_stand(tmp_path, monkeypatch):

@@ -49,6 +49,8 @@ ONLY = {  # values that our models have, or do as if they had; another one is an
 def infer(values: Values, shapes: Shapes) -> ModelConfig:
     """values: config.json. shapes: of FLA's tensors."""
     model_type = values.get("model_type")
+    if model_type == "gdn":
+        raise ValueError("this is a model of ours already, expected one of FLA")
     if model_type not in TYPES:
         raise ValueError(f"model_type is {model_type!r}, expected one of {', '.join(TYPES)}")
     for name, allowed in ONLY.items():
