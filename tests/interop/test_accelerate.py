@@ -188,6 +188,12 @@ PICKING = """        self.causal_conv1d_fn = causal_conv1d_fn
         self.chunk_gated_delta_rule = chunk_gated_delta_rule or torch_chunk_gated_delta_rule
         self.recurrent_gated_delta_rule = torch_recurrent_gated_delta_rule
 """
+KERNELS = """
+class Kernel(nn.Module):
+    forward = staticmethod(torch_chunk_gated_delta_rule)
+
+torch_chunk_gated_delta_rule = Kernel()
+"""
 
 
 @pytest.fixture(name="load")
@@ -209,9 +215,10 @@ def call(rule, device="cpu"):
     return rule(q, q, q, g=gate, beta=gate)
 
 
-def test_modules_imported_later_do_not_need_a_driver_and_keep_their_path_elsewhere(accelerated, load):
-    module = load("modeling_made_up_later", MODULE)
-    assert accelerated.modules[-1] == "modeling_made_up_later"
+@pytest.mark.parametrize("kind", ["functions", "kernels"])
+def test_modules_imported_later_do_not_need_a_driver_and_keep_their_path_elsewhere(accelerated, load, kind):
+    module = load(f"modeling_made_up_{kind}", MODULE + (KERNELS if kind == "kernels" else ""))
+    assert accelerated.modules[-1] == f"modeling_made_up_{kind}"
     assert call(module.torch_chunk_gated_delta_rule)[0].shape == (1, 3, 2, 4)
     assert call(module.torch_recurrent_gated_delta_rule, "meta") == "own"
     accelerated.undo()

@@ -127,6 +127,7 @@ def replacements_in(module: ModuleType) -> list[Replacement]:
 
 def defines_rule(module: ModuleType) -> bool:
     rule = vars(module).get(RULE)
+    rule = getattr(rule, "forward", rule)  # the package kernels makes modules of functions
     return callable(rule) and tuple(inspect.signature(rule).parameters)[:5] == RULE_TAKES
 
 

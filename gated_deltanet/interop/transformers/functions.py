@@ -144,7 +144,7 @@ def packed(
 def on_cpu(ours: Callable, own: Callable) -> Callable:
     """ours for tensors on a CPU, own for others and for torch.export, whose graphs others have to read."""
 
-    @wraps(own)
+    @wraps(own, updated=())
     def function(*args: Any, **kwargs: Any) -> Any:
         x = next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor))
         return (ours if taken(x) else own)(*args, **kwargs)
