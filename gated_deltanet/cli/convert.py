@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 
 @dataclass(frozen=True)
@@ -17,9 +17,9 @@ class Convert:
     Example: gdn convert checkpoints/delta-net models/delta-net
     """
 
-    source: Positional[Path]
+    source: Positional[Annotated[Path, arg(metavar="SOURCE")]]
     """A folder with config.json and safetensors, in one file or in shards."""
-    folder: Positional[Path]
+    folder: Positional[Annotated[Path, arg(metavar="FOLDER")]]
     """Where to write; there must be nothing yet."""
     to: Literal["ours", "fla", "fla-2024-12"] = "ours"
     """What to write: fla-2024-12 is FLA's layout of December 2024."""

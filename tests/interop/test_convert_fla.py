@@ -222,6 +222,7 @@ def change(folder, **changes):
         ({"model.layers.3.attn.b_proj.weight": torch.ones(3, D)}, "no `attn` of config.json names layer 2"),
         ({"model_type": "rwkv7"}, "model_type is 'rwkv7', expected one of gated_deltanet, delta_net"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu', expected 'swish' or 'silu'"),
+        ({"norm_eps": "small"}, "norm_eps is 'small', expected a number"),
         ({"num_v_heads": 3}, "q_proj.weight has 18 channels, expected a multiple of num_heads, which is 99"),
         (
             {"tie_word_embeddings": True},
@@ -245,6 +246,13 @@ def test_a_partial_checkpoint_leaves_nothing_behind(tmp_path):
     shard.write_bytes(content[:-10])
     with pytest.raises(ValueError, match="is not a whole safetensors file"):
         from_fla(tmp_path / "fla", tmp_path / "back")
+    index = tmp_path / "fla" / "model.safetensors.index.json"
+    whole = index.read_text()
+    for wrong, message in (("{}", "weight_map is None"), (whole.replace(shard.name, "../x"), "in its own folder")):
+        index.write_text(wrong)
+        with pytest.raises(ValueError, match=message):
+            from_fla(tmp_path / "fla", tmp_path / "back")
+    index.write_text(whole)
     shard.unlink()
     with pytest.raises(FileNotFoundError, match=f"there is no file .*{shard.name}"):
         from_fla(tmp_path / "fla", tmp_path / "back")

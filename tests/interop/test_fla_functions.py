@@ -300,6 +300,16 @@ def test_a_compiled_call_is_one_graph(name):
         assert torch.equal(x, y)
 
 
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_autocast_and_inference_mode_change_nothing(name):
+    gates = ("g", "gk", "gv", "beta_v") if name == "fused_recurrent_gated_delta_rule" else None
+    inputs, form = random_inputs(name, gates), call(name)
+    o, S = form(**inputs)
+    with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
+        for x, y in zip(form(**inputs), (o, S), strict=True):
+            assert torch.equal(x, y)
+
+
 WRONG = [
     ("chunk_gated_delta_rule", {"k": torch.zeros(2, 70, 3, 5)}, r"k is \[2, 70, 3, 5\], expected .* with H = 2, as q"),
     (

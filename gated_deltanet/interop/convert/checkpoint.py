@@ -46,7 +46,7 @@ def read_sources(folder: Path) -> dict[str, Source]:
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}, expected a checkpoint")
     index, found = folder / INDEX, {}
-    named: dict[str, str] = files.read_json(index, strict=False).get("weight_map", {}) if index.exists() else {}
+    named = read_index(index) if index.exists() else {}
     for file in sorted({folder / name for name in named.values()}) or [folder / WEIGHTS]:
         if file.parent != folder:
             raise ValueError(f"{index} names {file}, expected a file in its own folder")
@@ -60,6 +60,12 @@ def read_sources(folder: Path) -> dict[str, Source]:
         kinds = ", ".join(f"{name} is {found[name].dtype}" for name in others[:3])
         raise ValueError(f"{folder}: {kinds}, expected {', '.join(DTYPES)}")
     return found
+
+
+def read_index(file: Path) -> dict[str, str]:
+    """Which file holds a tensor, by its name."""
+    with files.naming(file):
+        return files.shaped(files.read_json(file, strict=False).get("weight_map"), dict[str, str], "weight_map")
 
 
 @contextmanager

@@ -7,6 +7,7 @@ no tensor tells them, windows, eps, switches without tensors.
 from collections.abc import Mapping
 from typing import Any
 
+from gated_deltanet.files import shaped
 from gated_deltanet.layers import Mixer
 from gated_deltanet.layers.attention import Attention
 from gated_deltanet.layers.deltanet import DeltaNet
@@ -70,7 +71,7 @@ def infer(values: Values, shapes: Shapes) -> ModelConfig:
         d_ff=0 if model_type == "mamba2" else size(shapes, f"{prefix}.layers.0.mlp.down_proj.weight", 2)[1],
         vocab_size=vocab_size,
         tied=bool(values.get("tie_word_embeddings", False)),
-        norm_eps=float(values.get("norm_eps", 1e-5 if model_type == "mamba2" else 1e-6)),
+        norm_eps=shaped(values.get("norm_eps", 1e-5 if model_type == "mamba2" else 1e-6), float, "norm_eps"),
     )
 
 
@@ -125,7 +126,7 @@ def hgrn2_of(values: Values, shapes: Shapes, at: str) -> HGRN2:
 def mamba2_of(values: Values, shapes: Shapes, at: str) -> Mamba2:
     (n_heads,), (_, inner) = size(shapes, f"{at}.A_log", 1), size(shapes, f"{at}.out_proj.weight", 2)
     channels, _, conv_size = size(shapes, f"{at}.conv1d.weight", 3)
-    d_k = values.get("state_size", 128)
+    d_k = shaped(values.get("state_size", 128), int, "state_size")
     n_groups = share(channels - inner, 2 * d_k, f"{at}.conv1d.weight without x", "2 · state_size")
     return Mamba2(n_heads, d_k, share(inner, n_heads, f"{at}.out_proj.weight", "heads"), n_groups, conv_size)
 
@@ -135,14 +136,18 @@ def attention_of(values: Values, shapes: Shapes, at: str, layer: int) -> Attenti
     given = values
     if values["model_type"] != "transformer":
         specs = values.get("attn") or []
-        found = [spec for spec in ([specs] if isinstance(specs, dict) else specs) if layer in spec.get("layers", ())]
+        specs = shaped([specs] if isinstance(specs, dict) else specs, list[dict[str, Any]], "attn")
+        found = [spec for spec in specs if layer in shaped(spec.get("layers"), list[int], "attn.layers")]
         if not found:
             raise ValueError(f"{at} is no {values['model_type']}, and no `attn` of config.json names layer {layer}")
         given = found[0]
     n_heads = given.get("num_heads")
     d_head = share(size(shapes, f"{at}.q_proj.weight", 2)[0], n_heads, f"{at}.q_proj.weight", "num_heads")
     n_kv_heads = share(size(shapes, f"{at}.k_proj.weight", 2)[0], d_head, f"{at}.k_proj.weight", "the head's width")
-    options = {"window": given.get("window_size"), "rope_theta": float(given.get("rope_theta") or 10000.0)}
+    options = {
+        "window": given.get("window_size"),
+        "rope_theta": shaped(given.get("rope_theta", 10000.0), float, "rope_theta"),
+    }
     return Attention(n_heads or 1, d_head, None if n_kv_heads == n_heads else n_kv_heads, **options)
 
 

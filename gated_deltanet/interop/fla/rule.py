@@ -9,6 +9,7 @@ from gated_deltanet.ops import gated_delta_rule, native
 from gated_deltanet.ops.gated_delta_mix import BACKENDS as NORMALISING
 from gated_deltanet.ops.gated_delta_mix.reference import unit
 from gated_deltanet.ops.gated_delta_rule import check_inputs, choose
+from gated_deltanet.ops.library import without_autocast
 from gated_deltanet.ops.packing import each_sequence
 
 from .arguments import Call
@@ -67,6 +68,7 @@ def spread(call: Call, *gates: Tensor | None) -> Tensor:
     return total
 
 
+@without_autocast
 def a_decay_a_key(
     call: Call, normalise: bool, g: Tensor | None, gk: Tensor, gv: Tensor | None, beta: Tensor
 ) -> tuple[Tensor, Tensor]:
