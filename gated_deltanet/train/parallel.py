@@ -5,15 +5,18 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import PrefixStore  # pyright: ignore  # which says that it is not exported
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.rendezvous import rendezvous
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -21,6 +24,8 @@ from gated_deltanet.data.rows import Batch
 from gated_deltanet.interop.folder import load_weights
 from gated_deltanet.layers.decay import Decay
 from gated_deltanet.models import CausalLM, ModelConfig
+
+RUNS = count()  # that this process has had a part in, one after the other
 
 
 class Place(NamedTuple):
@@ -49,14 +54,16 @@ def processes() -> Iterator[Place]:
     if not dist.is_torchelastic_launched():
         yield Place(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
         return
+    store, rank, ranks = next(iter(rendezvous("env://")))
+    store = PrefixStore(f"run {next(RUNS)}", store)  # or a fast rank would find the addresses of the run before
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))  # torchrun tells it in no other way
         torch.cuda.set_device(device)
-        dist.init_process_group("nccl", device_id=device)
+        dist.init_process_group("nccl", store=store, rank=rank, world_size=ranks, device_id=device)
     else:
         device = torch.device("cpu")
-        dist.init_process_group("gloo")
-    yield Place(device, dist.get_rank(), dist.get_world_size())
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
+    yield Place(device, rank, ranks)
     gc.collect()  # gloo's threads abort the interpreter's exit while tensors are still referred to
     dist.barrier()
     dist.destroy_process_group()

@@ -40,7 +40,8 @@ def test_several_suites_go_on_without_the_one_that_fails(tmp_path, capsys):
     assert "## extrapolation\n\nLeft out: nothing could be evaluated" in report
 
 
-def test_without_lm_eval_the_extra_is_named(monkeypatch, capsys):
+def test_without_lm_eval_the_extra_is_named(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)  # where there is no folder runs, so that runs/none may be a name on the hub
     monkeypatch.setattr("gated_deltanet.cli.eval.find_spec", lambda name: None)
     monkeypatch.setattr("gated_deltanet.data.reach.reachable", lambda: True)
     assert cli.main(["eval", "runs/none"]) == 2

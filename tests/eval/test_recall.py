@@ -247,7 +247,8 @@ def test_without_a_folder_the_sets_are_jrts_own(model, tmp_path, monkeypatch, ca
 
 
 @pytest.mark.parametrize(("suite", "package"), [("recall", "datasets"), ("longbench", "lm-eval")])
-def test_without_what_a_suite_needs_the_extra_is_named(suite, package, monkeypatch, capsys):
+def test_without_what_a_suite_needs_the_extra_is_named(suite, package, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)  # where there is no folder runs, so that runs/none may be a name on the hub
     monkeypatch.setattr("gated_deltanet.cli.eval.find_spec", lambda name: None)
     monkeypatch.setattr("gated_deltanet.data.reach.reachable", lambda: True)
     assert cli.main(["eval", "runs/none", "--suite", suite]) == 2

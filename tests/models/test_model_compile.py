@@ -36,5 +36,6 @@ def test_compiled_model_trains_and_decodes_as_the_eager_one(name):
         got, got_after = torch.compile(model.forward, fullgraph=True, backend="aot_eager")(tokens[:, -1:], state)
     torch.testing.assert_close(got, logits, rtol=1e-4, atol=1e-5)
     for a, b in zip(tensors(got_after), tensors(after), strict=True):
+        b = b[:, : a.shape[1]] if b.ndim == 4 else b  # a cache may have room for more tokens
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
     torch.compiler.reset()
