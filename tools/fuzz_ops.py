@@ -76,6 +76,20 @@ def uncancelled(q, k, v, *others):
         return module("attention").reference.forward(q, k, v, *others)
 
 
+def of_exponents(q, k, v, log_alpha, *others):
+    """What an error of 1/16 of every log γ does to linear attention, outputs and state.
+
+    Forms in chunks sum log α before they take exp, so they err by an eps of the sum. Gradients are left as they are.
+    """
+    plain = PLAIN["linear_attention"](q, k, v, log_alpha, *others)
+    if log_alpha is None:
+        return tuple(0 * x for x in plain)
+    h = 1e-4
+    with torch.no_grad():
+        more, less = (PLAIN["linear_attention"](q, k, v, (1 + by) * log_alpha, *others) for by in (h, -h))
+    return tuple((a - b) / (32 * h) + 0 * x for a, b, x in zip(more, less, plain, strict=True))
+
+
 def unturned(q, k):
     """`unit_keys` by lengths without a gradient: what it subtracts is nearly all of the gradient where d_k is small."""
     q, k = (x * torch.rsqrt(x.detach().square().sum(-1, keepdim=True) + EPS) for x in (q, k))
@@ -105,6 +119,7 @@ TERMS = {
     "gated_delta_rule": uncorrected,
     "gated_delta_mix": lambda q, k, *others: uncorrected(*unturned(q, k), *others),
     "attention": uncancelled,
+    "linear_attention": of_exponents,
     "gated_rms_norm": unturned_norm,
 }
 
