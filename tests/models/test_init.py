@@ -53,7 +53,7 @@ def test_at_1_3b_all_but_out_proj_starts_as_in_the_official_code(name):
 
 def test_gated_deltanets_decays_start_from_0_and_mamba2s_from_1():
     for mixer, least in ((GatedDeltaNet(4096, 1, 1), 0), (Mamba2(4096, 1, 1), 1)):
-        A = mixer.build(3).decay.A_log.exp()
+        A = mixer.build(3).get_parameter("decay.A_log").exp()
         assert least <= A.min() < least + 0.1
         assert 15.9 < A.max() <= 16
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from gated_deltanet import CausalLM, get_preset
-from gated_deltanet.layers import Attention, GatedDeltaNet, Mamba2
+from gated_deltanet.layers import Attention, GatedDeltaNet, Mamba2, RetNet
 from gated_deltanet.models import count
 from gated_deltanet.models.presets import MIXERS, PRESETS, SIZES
 from gated_deltanet.models.state import tensors
@@ -68,8 +68,11 @@ def test_every_size_has_the_papers_balance_between_mixer_and_mlp(name, size):
 
 @pytest.mark.parametrize("size", SIZES)
 def test_windows_are_half_of_what_is_trained_on_and_retnet_has_four_heads_at_least(size):
-    assert 2 * get_preset(f"gdn-h1-{size}").mixers[1].window == resolve(f"gdn-h1-{size}").length
-    assert get_preset(f"retnet-{size}").mixers[0].n_heads >= 4
+    (_, attention), (retnet,) = (get_preset(f"{name}-{size}").mixers for name in ("gdn-h1", "retnet"))
+    assert isinstance(attention, Attention)
+    assert isinstance(retnet, RetNet)
+    assert attention.window == resolve(f"gdn-h1-{size}").length // 2
+    assert retnet.n_heads >= 4
 
 
 @pytest.mark.parametrize("size", SIZES)

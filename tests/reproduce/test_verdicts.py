@@ -9,10 +9,18 @@ from gated_deltanet.reproduce.verdicts import (
     LOG_PERPLEXITY,
     NO_DIFFERENCE,
     REPRODUCED,
+    Measure,
+    Verdict,
     chain,
     judge,
     t_quantile,
 )
+
+
+def judged(differences: list[float], measure: Measure = LOG_PERPLEXITY, *, at_least: bool = False) -> Verdict:
+    found = judge(differences, measure, at_least=at_least)
+    assert found
+    return found
 
 
 @pytest.mark.parametrize(
@@ -35,28 +43,28 @@ def test_quantiles_are_those_of_the_tables(df, quantile):
     ],
 )
 def test_verdicts_of_known_differences(differences, measure, verdict):
-    assert judge(differences, measure).verdict == verdict
+    assert judged(differences, measure).verdict == verdict
 
 
 def test_at_least_as_good_holds_for_equals_and_not_for_worse():
     equal, worse = [0.001, -0.001, 0.002, -0.002], [-0.02, -0.021, -0.019, -0.02]
-    assert judge(equal, LOG_PERPLEXITY, at_least=True).verdict == REPRODUCED
-    assert judge(worse, LOG_PERPLEXITY, at_least=True).verdict == CONTRADICTED
+    assert judged(equal, at_least=True).verdict == REPRODUCED
+    assert judged(worse, at_least=True).verdict == CONTRADICTED
 
 
 def test_there_are_two_looks_at_most_and_none_before_the_first():
     assert judge([0.02] * 3, LOG_PERPLEXITY) is None
     clear, unclear = [0.02, 0.021, 0.019, 0.02], [0.05, -0.02, 0.04, -0.01]
-    assert judge([*clear, *[-0.5] * 4], LOG_PERPLEXITY).n == 4  # told: what comes later does not count
-    assert judge([*unclear, 0.02], LOG_PERPLEXITY).n == 4
-    assert judge([*unclear, *clear, *clear], LOG_PERPLEXITY).n == 8
+    assert judged([*clear, *[-0.5] * 4]).n == 4  # told: what comes later does not count
+    assert judged([*unclear, 0.02]).n == 4
+    assert judged([*unclear, *clear, *clear]).n == 8
 
 
 def test_without_an_effect_one_verdict_in_twenty_at_most_finds_one():
     rng, found, n = random.Random(0), 0, 4000
     for _ in range(n):
         differences = [rng.gauss(0, 0.03) for _ in range(8)]
-        found += judge(differences, LOG_PERPLEXITY).verdict in (REPRODUCED, CONTRADICTED)
+        found += judged(differences).verdict in (REPRODUCED, CONTRADICTED)
     assert 0.03 < found / n < 0.06
 
 
