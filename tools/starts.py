@@ -24,9 +24,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-ARCHITECTURES = (
-    "gdn", "deltanet", "mamba2", "retnet", "hgrn2", "mamba", "transformer", "samba", "gdn-h1", "gdn-h2",
-)  # fmt: skip
 SETTINGS = {"length": 512, "batch_tokens": 4096, "micro_rows": 8, "dtype": "float32", "validate_every": 10**6}
 SETTINGS |= {"sample_tokens": 0, "checkpoint_every": 10**6, "validate_tokens": 300_000}
 
@@ -131,7 +128,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", help="folder of prepared texts; without it nothing is run")
     parser.add_argument("--cells", type=Path, default=Path("results/starts.jsonl"), help="file of the results")
-    parser.add_argument("--architectures", nargs="+", default=ARCHITECTURES)
+    parser.add_argument("--architectures", nargs="+", help="without them the paper's ten")
     parser.add_argument("--size", default="nano")
     parser.add_argument("--tokens", default="4M")
     parser.add_argument("--starts", nargs="+", default=["width"], help="before, gpt2, width, or 'out SHARE'")
@@ -145,7 +142,9 @@ def main() -> None:
         return
     if args.data:
         known = read_cells(args.cells)
-        every = product(args.seeds, args.starts, args.architectures)
+        from gated_deltanet.models.presets import PAPER
+
+        every = product(args.seeds, args.starts, args.architectures or PAPER)
         todo = [Cell(name, args.size, args.tokens, start, seed) for seed, start, name in every]
         run_all([cell for cell in todo if cell not in known], args)
     cells = read_cells(args.cells)

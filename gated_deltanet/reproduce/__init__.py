@@ -38,10 +38,10 @@ def reproduce(
     work: for texts and models that are not kept. jobs: runs side by side, one thread each. tell: of each run done.
     """
     out = Path(out)
-    wanted = experiment.cells_of(target)  # or the target is unknown
+    experiment.cells_of(target)  # or the target is unknown
     if data_dir is not None:
         experiment.run(target, scale, Path(data_dir), out / CELLS, work=Path(work), jobs=jobs, tell=tell)
-    found = list(experiment.finished(scale, out / CELLS, experiment.cells_of("all") if out.exists() else wanted))
+    found = list(experiment.finished(scale, out / CELLS, experiment.cells_of("all")))
     judged = judge_all({(cell["system"], cell["seed"]): cell["measures"] for cell in found})
     if found:
         write_text(out / VERDICTS, as_json(judged) + "\n")

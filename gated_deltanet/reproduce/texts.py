@@ -62,7 +62,7 @@ def excerpts(data_dir: Path) -> Iterator[str]:
 
 
 def with_needles(data_dir: Path) -> Iterator[str]:
-    """Without end. Their haystacks are of other novels' sentences than the essays that are evaluated on."""
+    """Without end. Their haystacks are sentences of a novel; evaluation hides needles in essays."""
     rng, of = random.Random(0), words(data_dir)
     text = next(excerpts(data_dir))
     hay = [sentence.strip() for sentence in text.replace("\n", " ").split(". ") if sentence.strip()]
