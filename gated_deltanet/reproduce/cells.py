@@ -106,9 +106,14 @@ class TaskCell(NamedTuple):
 
     def run(self, scale: Scale, data_dir: Path, work: Path) -> dict[str, Any]:
         found = suite.measure(suite.Cell(self.task, self.model), seed=self.seed)
-        measures = {name: found[name] for name in ("accuracy", "points", "steps", "left_out") if name in found}
-        sizes = {name: found[name] for name in ("parameters", "state_bytes")}
-        return {**sizes, "measures": {"accuracy": 0.0, **measures}, "seconds": {"training": round(found["seconds"])}}
+        if "left_out" in found:  # which is no score of 0
+            raise ValueError(f"{self.system}, seed {self.seed}, has no score: {found['left_out']}")
+        return {
+            "parameters": found["parameters"],
+            "state_bytes": found["state_bytes"],
+            "measures": {name: found[name] for name in ("accuracy", "points", "steps")},
+            "seconds": {"training": round(found["seconds"])},
+        }
 
 
 AnyCell: TypeAlias = Cell | TaskCell

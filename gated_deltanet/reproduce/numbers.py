@@ -46,11 +46,19 @@ def validation(m: Measures) -> float:
 
 
 def beyond(m: Measures) -> float:
-    return mean([per_token(stretches[1:]) for stretches in m["positions"].values()])
+    return mean([per_token(stretches[1:]) for stretches in reaching(m, 1)])
 
 
 def kept(m: Measures) -> float:
-    return mean([per_token(stretches[:1]) - per_token(stretches[14:]) for stretches in m["positions"].values()])
+    return mean([per_token(stretches[:1]) - per_token(stretches[14:]) for stretches in reaching(m, 14)])
+
+
+def reaching(m: Measures, stretch: int) -> list[Sequence[Sequence[float]]]:
+    """The corpora with documents so long."""
+    found = [stretches for stretches in m["positions"].values() if any(n for _, n in stretches[stretch:])]
+    if not found:
+        raise ValueError(f"no corpus has a document longer than {stretch} times the trained length")
+    return found
 
 
 def gain(of: str) -> Callable[[Measures], float]:

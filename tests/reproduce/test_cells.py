@@ -1,4 +1,5 @@
 import json
+import math
 import random
 
 import pytest
@@ -7,7 +8,7 @@ from tiny_sets import LONGBENCH_ROWS, write_longbench, write_recall, write_rows,
 from gated_deltanet import cli
 from gated_deltanet.eval.longbench import MINI
 from gated_deltanet.reproduce import cells, needles
-from gated_deltanet.reproduce.cells import Cell, Scale
+from gated_deltanet.reproduce.cells import Cell, Scale, TaskCell
 
 TOY = Scale("nano", 300, tokens=2048, length=256, batch_tokens=512, peak_lr=4e-3, limit=2)
 WORDS = ("amber", "brave", "calm", "early", "quiet"), ("anchor", "bridge", "candle", "forest", "river")
@@ -65,6 +66,13 @@ def test_an_ablation_has_its_validation_loss_only(data, tmp_path):
     measured = cells.run(cell, TOY, data, tmp_path / "work", tmp_path / "cells")
     assert list(measured["measures"]) == ["validation"]
     assert measured["settings"]["model"]["mixers"][0]["conv_size"] is None
+
+
+def test_a_synthetic_cell_that_diverges_is_named_and_has_no_score(data, tmp_path, monkeypatch):
+    monkeypatch.setattr("gated_deltanet.synthetic.train.schedule", lambda step, steps: math.inf)
+    with pytest.raises(ValueError, match=r"rewriting: gdn, seed 0, has no score: .*NaN"):
+        cells.run(TaskCell("rewriting", "gdn", 0), TOY, data, tmp_path / "work", tmp_path / "cells")
+    assert not (tmp_path / "cells").exists()
 
 
 def test_every_number_of_a_cell_is_there(found):
