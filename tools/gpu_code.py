@@ -2,7 +2,7 @@
 
 What is compiled is what the library would launch: its host code runs on tensors without data (`meta`) with a launch
 that only takes notes. Fails on spilled registers for heads up to 128, on more shared memory than a processor of the
-target has, on a kernel without tensor-core instructions, and on a transposed result of `tl.dot`, which gives wrong
+target has, on products without tensor-core instructions, and on a transposed result of `tl.dot`, which gives wrong
 gradients on some GPUs. Writes results/gpu/code.json and code.md.
 """
 
@@ -12,8 +12,9 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from importlib import import_module
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +26,8 @@ from triton.backends.nvidia import compiler as nvidia
 from triton.compiler import ASTSource
 
 from gated_deltanet.ops import gpu
-from gated_deltanet.ops.gated_delta_rule import triton_rule
+from gated_deltanet.ops import launches as launching
+from gated_deltanet.ops.gated_delta_rule import triton_rule, triton_steps
 
 RESULTS = Path(__file__).parents[1] / "results" / "gpu"
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -56,41 +58,69 @@ TARGETS = {
 
 
 class Launch(NamedTuple):
-    """What tells one compilation from another. signature: of the arguments that are no constants, in their order."""
+    """What tells one compilation from another. signature: the types of arguments that are no constants."""
 
+    module: str
     kernel: str
-    signature: tuple[str, ...]
+    signature: dict[str, str]
     constants: dict[str, Any]
     options: dict[str, int]
 
 
 def launches(architecture: str, dtype: torch.dtype, d_k: int, d_v: int) -> list[Launch]:
-    """Of one forward and backward, each once; those of forward first."""
+    """Of all that the library launches for heads of this size, each once."""
     found: dict[str, Launch] = {}
-    for kernel, _, arguments, constants, options in recorded(
-        architecture, meta_inputs(dtype, 1, 8192, 16, 32, d_k, d_v)
-    ):
-        signature = tuple(f"*{NAMES[x.dtype]}" if isinstance(x, torch.Tensor) else "i32" for x in arguments)
-        launch = Launch(kernel.__name__, signature, constants, options)
-        found.setdefault(f"{launch}", launch)
+    for call in (rule, steps):
+        for kernel, _, arguments, constants, options in recorded(
+            architecture, call, (dtype, 1, 8192, 16, 32, d_k, d_v)
+        ):
+            names = [name for name in kernel.arg_names if name not in constants]
+            given = dict(zip(names, arguments, strict=True))
+            ones = {
+                name: x for name, x in given.items() if isinstance(x, int) and x == 1
+            }  # triton makes constants of it
+            signature = {name: type_of(x) for name, x in given.items() if name not in ones}
+            launch = Launch(kernel.fn.__module__, kernel.__name__, signature, constants | ones, options)
+            found.setdefault(f"{launch}", launch)
     return list(found.values())
 
 
-def recorded(architecture: str, inputs: tuple[torch.Tensor | None, ...]) -> list[tuple]:
-    """The arguments of every `triton_rule.launch` of a forward and backward on such a GPU."""
+def type_of(x: torch.Tensor | float) -> str:
+    """As Triton names it."""
+    if isinstance(x, torch.Tensor):
+        return f"*{NAMES[x.dtype]}"
+    return "fp32" if isinstance(x, float) else "i32"
+
+
+def recorded(architecture: str, call: Callable[..., object], sizes: tuple) -> list[tuple]:
+    """The arguments of every `launches.run` of call(*sizes) on such a GPU."""
     calls: list[tuple] = []
-    before = triton_rule.launch, gpu.architecture
-    triton_rule.launch, gpu.architecture = lambda *call: calls.append(call), lambda device: architecture
+    before = launching.run, gpu.architecture
+    launching.run, gpu.architecture = lambda *call: calls.append(call), lambda device: architecture
     try:
-        triton_rule.backward(triton_rule.forward(*inputs), *inputs)
+        call(*sizes)
     finally:
-        triton_rule.launch, gpu.architecture = before
+        launching.run, gpu.architecture = before
     return calls
 
 
-def meta_inputs(
-    dtype: torch.dtype, B: int, L: int, H: int, H_v: int, d_k: int, d_v: int
-) -> tuple[torch.Tensor | None, ...]:
+def rule(*sizes: Any) -> None:
+    """Forward, then backward."""
+    inputs = meta_inputs(*sizes)
+    triton_rule.backward(triton_rule.forward(*inputs), *inputs)
+
+
+def steps(dtype: torch.dtype, B: int, L: int, *heads: int) -> None:
+    """A short sequence, forward and backward; a token of the rule and one of the mix."""
+    inputs = meta_inputs(dtype, B, 16, *heads)
+    triton_steps.backward(triton_steps.forward(*inputs), *inputs)
+    q, k, v, log_alpha, beta, state, _ = meta_inputs(dtype, B, 1, *heads)
+    triton_steps.step(q, k, v, log_alpha, beta, state, state)
+    a, A_log = log_alpha.to(dtype), log_alpha[0, 0]
+    triton_steps.mix_step(q, k, v, a, a, A_log, A_log, 1.0, state, state)
+
+
+def meta_inputs(dtype: torch.dtype, B: int, L: int, H: int, H_v: int, d_k: int, d_v: int) -> tuple[Any, ...]:
     """Of the gated delta rule, without data."""
     shapes = ((B, L, H, d_k), (B, L, H, d_k), (B, L, H_v, d_v))
     tokens = [torch.empty(shape, dtype=dtype, device="meta") for shape in shapes]
@@ -100,11 +130,10 @@ def meta_inputs(
 
 def compile_for(architecture: str, launch: Launch) -> Any:
     """As a launch with aligned tensors would be."""
-    kernel = getattr(triton_rule, launch.kernel)
-    names = [name for name in kernel.arg_names if name not in launch.constants]
-    signature = dict(zip(names, launch.signature, strict=True))
-    attributes = {(kernel.arg_names.index(n),): [["tt.divisibility", 16]] for n, t in signature.items() if t[0] == "*"}
-    signature |= dict.fromkeys(launch.constants, "constexpr")
+    kernel = getattr(import_module(launch.module), launch.kernel)
+    pointers = [name for name, kind in launch.signature.items() if kind[0] == "*"]
+    attributes = {(kernel.arg_names.index(name),): [["tt.divisibility", 16]] for name in pointers}
+    signature = launch.signature | dict.fromkeys(launch.constants, "constexpr")
     source = ASTSource(kernel, {n: signature[n] for n in kernel.arg_names}, launch.constants, attributes)
     return triton.compile(source, target=TARGETS[architecture].target, options=launch.options)
 
@@ -191,14 +220,15 @@ def examine(job: tuple[str, str, int, int, Launch]) -> dict[str, Any]:
         wrong.append(f"spills {spilled} bytes")
     if shared > TARGETS[architecture].shared:
         wrong.append(f"needs {shared} bytes of shared memory, {architecture} has {TARGETS[architecture].shared}")
-    if not products:
+    if "tt.dot" in compiled.asm["ttir"] and not products:
         wrong.append("has no tensor-core instruction")
     if names := transposed_products(compiled.asm["ttir"]):
         wrong.append(f"transposes a result of tl.dot: {', '.join(names)}")
     return {
         "kernel": launch.kernel, "target": architecture, "dtype": dtype, "d_k": d_k, "d_v": d_v,
-        "C": launch.constants["C"], "columns": launch.constants.get("COLUMNS"), "warps": launch.options["num_warps"],
-        "stages": launch.options["num_stages"], "registers": count, "spilled_bytes": spilled, "shared_bytes": shared,
+        "C": launch.constants.get("C"), "columns": launch.constants.get("COLUMNS"),
+        "warps": launch.options["num_warps"], "stages": launch.options["num_stages"], "registers": count,
+        "spilled_bytes": spilled, "shared_bytes": shared,
         "tensor_core_instructions": products, "wrong": wrong,
     }  # fmt: skip
 

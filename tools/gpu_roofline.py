@@ -9,7 +9,7 @@ import math
 from typing import Any, NamedTuple
 
 import torch
-from gpu_code import RESULTS, meta_inputs, recorded
+from gpu_code import RESULTS, recorded, rule
 
 GPUS = {"H100": (3.35e12, 989e12), "H200": (4.8e12, 989e12)}  # bytes/s, dense bfloat16 flop/s
 CALLS = {
@@ -58,7 +58,7 @@ def rows(sizes: tuple[int, int, int, int, int, int]) -> list[Row]:
     """Of each launch on Hopper."""
     B, L, _, H_v, d_k, d_v = sizes
     found = []
-    for kernel, grid, arguments, constants, _ in recorded("sm_90", meta_inputs(torch.bfloat16, *sizes)):
+    for kernel, grid, arguments, constants, _ in recorded("sm_90", rule, (torch.bfloat16, *sizes)):
         work = B * H_v * math.ceil(L / constants["C"]) * flops(kernel.__name__, constants["C"], d_k, d_v)
         found.append(Row(kernel.__name__, math.prod(grid), moved(kernel, arguments, constants), work))
     return found

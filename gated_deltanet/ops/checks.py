@@ -194,17 +194,19 @@ def _fastest(backends: Mapping[str, Callable], like: Tensor | None) -> str | Non
 
 
 def refusal(backend: str, like: Tensor) -> str | None:
-    """None if the backend takes operands like `like`, else the reason why not. cpp, cpp-…: the native library's."""
+    """None if the backend takes operands like `like`, else the reason why not. cpp, cpp-…: the native library's;
+    triton, triton-…: kernels in Triton.
+    """
     if backend.startswith("cpp"):
         return native.refusal(like)
-    return gpu.refusal(like) if backend == "triton" else None
+    return gpu.refusal(like) if backend.startswith("triton") else None
 
 
 def unusable(backend: str) -> str | None:
     """None if the backend of this name can be used on this machine, else the reason why not."""
     if backend.startswith("cpp"):
         return native.unusable()
-    return gpu.unusable() if backend == "triton" else None
+    return gpu.unusable() if backend.startswith("triton") else None
 
 
 def shown(value: object) -> str:

@@ -166,6 +166,13 @@ def unwatched(*inputs: Any) -> bool:
     )
 
 
+def without_gradient(*inputs: Any) -> bool:
+    """Whether nobody looks on and no gradient is wanted, on any device."""
+    tensors = [x for x in inputs if isinstance(x, Tensor)]
+    grad = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    return not (grad or watched() or any(x.is_neg() for x in tensors))
+
+
 def plain(*inputs: Any) -> bool:
     """Whether inputs are `unwatched` and their tensors contiguous: a kernel can take them as they are."""
     return unwatched(*inputs) and all(x.is_contiguous() for x in inputs if isinstance(x, Tensor))

@@ -50,17 +50,19 @@ class OnGPU(torch.Tensor):
 
 
 @pytest.mark.parametrize(
-    ("architecture", "d_k", "dtype", "chosen"),
+    ("architecture", "L", "d_k", "dtype", "chosen"),
     [
-        ("sm_90", 128, torch.bfloat16, "triton"),
-        ("sm_90", 257, torch.bfloat16, "chunkwise"),
-        ("sm_90", 128, torch.float64, "chunkwise"),
-        ("sm_70", 128, torch.float32, "chunkwise"),
+        ("sm_90", 17, 128, torch.bfloat16, "triton"),
+        ("sm_90", 16, 128, torch.bfloat16, "triton-recurrent"),
+        ("sm_90", 1, 256, torch.float32, "triton-recurrent"),
+        ("sm_90", 1, 257, torch.bfloat16, "chunkwise"),
+        ("sm_90", 17, 128, torch.float64, "chunkwise"),
+        ("sm_70", 17, 128, torch.float32, "chunkwise"),
     ],
 )
-def test_auto_takes_triton_on_architectures_it_is_compiled_for(monkeypatch, architecture, d_k, dtype, chosen):
+def test_auto_takes_triton_on_architectures_it_is_compiled_for(monkeypatch, architecture, L, d_k, dtype, chosen):
     monkeypatch.setattr(gpu, "unusable", lambda: None)
     monkeypatch.setattr(gpu, "architecture", lambda device: architecture)
-    q = torch.zeros(1, 2, 1, d_k, dtype=dtype).as_subclass(OnGPU)
-    forms = {name: name for name in ("reference", "chunkwise", "cpp", "triton")}
+    q = torch.zeros(1, L, 1, d_k, dtype=dtype).as_subclass(OnGPU)
+    forms = {name: name for name in ("reference", "chunkwise", "cpp", "triton", "triton-recurrent")}
     assert choose("gated_delta_rule", forms, "auto", q) == chosen

@@ -9,12 +9,14 @@ from torch import Tensor
 
 from .. import checks
 from ..gated_delta_rule import BACKENDS as RULES
-from ..gated_delta_rule import Operands, choose, cpp, cpp_recurrent, gated_delta_rule_step_
+from ..gated_delta_rule import Operands, can_step_on_gpu, choose, cpp, cpp_recurrent, gated_delta_rule_step_
+from ..launches import deferred
 from ..library import plain
 from ..prepared import prepared
 from .reference import gates, unit_keys
 
 Form = Callable[..., tuple[Tensor, Tensor]]  # form(*operands)
+step_on_gpu = deferred("gated_deltanet.ops.gated_delta_rule.triton_steps", "mix_step")
 
 
 def _with_unit_keys(rule: Form) -> Form:
@@ -85,8 +87,13 @@ def gated_delta_mix(
 
 @prepared
 def _mix(x: Inputs) -> Callable[[Inputs], tuple[Tensor, Tensor]]:
-    one_token = isinstance(x.q, Tensor) and x.q.shape[1:2] == (1,) and x.cu_seqlens is None and plain(*x)
-    if not (one_token and isinstance(x.state, Tensor)) or _checked(x)[0] is not BACKENDS["cpp-recurrent"]:
+    one_token = isinstance(x.q, Tensor) and x.q.shape[1:2] == (1,) and x.cu_seqlens is None
+    if not (one_token and isinstance(x.state, Tensor)):
+        return _by_form
+    if x.backend == "auto" and can_step_on_gpu(*x[:8]):
+        _checked(x)
+        return _token_on_gpu
+    if not plain(*x) or _checked(x)[0] is not BACKENDS["cpp-recurrent"]:
         return _by_form
     step = cpp_recurrent.prepare_step(x.q, x.v, x.state, normalise=True)
 
@@ -98,6 +105,13 @@ def _mix(x: Inputs) -> Callable[[Inputs], tuple[Tensor, Tensor]]:
         return _by_form(x) if o is None else (o, last_state)  # _by_form says what gate is NaN
 
     return run
+
+
+def _token_on_gpu(x: Inputs) -> tuple[Tensor, Tensor]:
+    assert x.state is not None  # as in the first call of this layout
+    last_state = torch.empty_like(x.state)
+    operands = (y.contiguous() for y in x[:7] if isinstance(y, Tensor))
+    return step_on_gpu(*operands, x.beta_max, x.state, last_state), last_state
 
 
 def _by_form(x: Inputs) -> tuple[Tensor, Tensor]:
@@ -139,6 +153,8 @@ def _step_(x: StepInputs) -> Callable[[StepInputs], Tensor]:
     sizes, log_alpha, beta = _check(op, x, tokens="N")
     checks.check_step_state(op, x.state, "N H_v d_k d_v", sizes, like=x.q)
     checks.check_no_grad(op, x.q, x.k, x.v, x.a, x.b, x.A_log, x.dt_bias, x.state)
+    if can_step_on_gpu(*x[:8]):
+        return lambda x: step_on_gpu(*(y.contiguous() for y in x[:7]), x.beta_max, x.state, x.state)
     if not cpp_recurrent.can_step(x.q, x.k, x.v, log_alpha, beta, x.state):
         return _composed_step_
     step = cpp_recurrent.prepare_step(x.q, x.v, x.state, normalise=True)

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from .. import checks, gpu, native
-from ..library import empty_contiguous, operator, without_autocast
+from ..launches import deferred
+from ..library import empty_contiguous, operator, without_autocast, without_gradient
 from ..packing import each_sequence
 from ..prepared import prepared
 from . import chunkwise, cpp, cpp_recurrent
@@ -31,16 +32,9 @@ def _per_sequence(form):
     return forward
 
 
-def _triton_forward(*inputs):
-    from . import triton_rule  # which imports triton: only where it is used
-
-    return triton_rule.forward(*inputs)
-
-
-def _triton_backward(grads, *inputs):
-    from . import triton_rule
-
-    return triton_rule.backward(grads, *inputs)
+def _in_triton(name, file):
+    forward, backward = (deferred(f"{__name__}.{file}", function) for function in ("forward", "backward"))
+    return operator(f"gated_delta_rule_{name}", SCHEMA, forward, _fake, backward)
 
 
 BACKENDS = {
@@ -49,9 +43,11 @@ BACKENDS = {
     "chunkwise": operator("gated_delta_rule_chunkwise", SCHEMA, chunkwise.forward, _fake, chunkwise.backward),
     "cpp": cpp.rule,
     "cpp-recurrent": cpp_recurrent.rule,
-    "triton": operator("gated_delta_rule_triton", SCHEMA, _triton_forward, _fake, _triton_backward),
+    "triton": _in_triton("triton", "triton_rule"),
+    "triton-recurrent": _in_triton("triton_recurrent", "triton_steps"),
 }
 WIDEST = 256  # keys of the kernels in Triton: they hold the rows of a state at once
+SHORT = 16  # tokens up to which "auto" takes triton-recurrent: a chunk costs as much as one of 64
 
 
 class Operands(NamedTuple):
@@ -90,8 +86,9 @@ def gated_delta_rule(
     cu_seqlens: [N + 1], packs N sequences in one row (B = 1). Without it N = B.
     backend: "reference" (the recurrence), "parallel" (O(L²), for study), "chunkwise", "cpp" (native, on a CPU,
     float32 and bfloat16), "cpp-recurrent" (token by token: slower, but with one instruction set the same bits however
-    the sequence is cut, batched, packed or decoded), "triton" (on a GPU, d_k ≤ 256, not float64), or "auto": cpp where
-    it can run (cpp-recurrent for one token), triton on a GPU that it is compiled for in tests, else chunkwise.
+    the sequence is cut, batched, packed or decoded), "triton" (on a GPU, d_k ≤ 256, not float64), "triton-recurrent"
+    (alike, token by token, for short sequences), or "auto": cpp where it can run (cpp-recurrent for one token), triton
+    (triton-recurrent up to 16 tokens) on a GPU that it is compiled for in tests, else chunkwise.
 
     Returns o: [B, L, H_v, d_v], in v's dtype, and the state after the last token of each sequence.
     """
@@ -101,13 +98,15 @@ def gated_delta_rule(
 
 
 def choose(op: str, backends: Mapping[str, Callable], backend: str, q: Tensor) -> Callable:
-    """For "auto" also between native forms: the recurrence is faster for one token, and rounds better for d_k = 1."""
+    """For "auto" also between forms of one kind: the recurrence is faster for one token, and rounds better for d_k = 1;
+    on a GPU it is taken for short sequences.
+    """
     if backend == "auto" and 1 in (q.shape[1], q.shape[3]) and native.refusal(q) is None:
         backend = "cpp-recurrent"
-    if q.shape[3] > WIDEST and backend == "auto" and gpu.preferred(q):
-        backend = "chunkwise"
-    if q.shape[3] > WIDEST and backend == "triton":
-        raise ValueError(f"{op}: backend 'triton' takes d_k up to {WIDEST}, q has {q.shape[3]}")
+    if backend == "auto" and gpu.preferred(q):
+        backend = "chunkwise" if q.shape[3] > WIDEST else "triton-recurrent" if q.shape[1] <= SHORT else "triton"
+    if backend in ("triton", "triton-recurrent") and q.shape[3] > WIDEST:
+        raise ValueError(f"{op}: backend {backend!r} takes d_k up to {WIDEST}, q has {q.shape[3]}")
     return checks.choose_backend(op, backends, backend, auto="chunkwise", like=q)
 
 
@@ -158,7 +157,7 @@ def gated_delta_rule_step_(
     """One token of decoding: updates `state` in place and returns o: [N, H_v, d_v]. No gradient.
 
     q, k: [N, H, d_k], v: [N, H_v, d_v], log_alpha, beta: [N, H_v], state: [N, H_v, d_k, d_v], as in `gated_delta_rule`.
-    Where "cpp-recurrent" can run and the state is contiguous, it is that.
+    Where "cpp-recurrent" can run and the state is contiguous, it is that; on a GPU likewise "triton-recurrent".
     """
     return _step_(StepInputs(q, k, v, log_alpha, beta, state))
 
@@ -179,6 +178,8 @@ def _step_(x: StepInputs) -> Callable[[StepInputs], Tensor]:
     checks.check_gates(op, log_alpha=x.log_alpha, beta=x.beta)
     checks.check_step_state(op, x.state, "N H_v d_k d_v", sizes, like=x.q)
     checks.check_no_grad(op, *x)
+    if can_step_on_gpu(*x):
+        return lambda x: step_on_gpu(*_operands(x), x.state, x.state)
     if not cpp_recurrent.can_step(*x):
         return lambda x: _step_in_torch_(*x)
     step = cpp_recurrent.prepare_step(x.q, x.v, x.state)
@@ -195,6 +196,15 @@ def _step_(x: StepInputs) -> Callable[[StepInputs], Tensor]:
         return _step_in_torch_(*x) if o is None else o
 
     return run_as_given if all(given is z for given, z in zip(x, _operands(x), strict=False)) else run
+
+
+def can_step_on_gpu(q: Tensor, *others: Tensor | None) -> bool:
+    """Whether `step_on_gpu` takes these, once they are contiguous. others: the state last, which must be."""
+    fits = gpu.preferred(q) and q.shape[-1] <= WIDEST and without_gradient(q, *others)
+    return fits and others[-1] is not None and others[-1].is_contiguous()
+
+
+step_on_gpu = deferred(f"{__name__}.triton_steps", "step")
 
 
 def _operands(x: StepInputs) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:

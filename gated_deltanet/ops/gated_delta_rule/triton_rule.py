@@ -11,45 +11,14 @@ import triton.language as tl
 from torch import Tensor
 
 from .. import gpu
-from ..packing import check_ends
+from ..launches import Chunks, how_many, launch, lay_out
 from .triton_backward import correction_gradient, key_gradients, score_gradients, state_pass_backward
 from .triton_output import chunk_output
 from .triton_state import state_pass
-from .triton_tiles import Tiles, how_many, tiles
+from .triton_tiles import Tiles, tiles
 from .triton_ut import ut_transform
 
 OPERANDS = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
-
-
-class Chunks(NamedTuple):
-    """Where the chunks of N sequences lie among all tokens. int64, on the tokens' device."""
-
-    ends: Tensor  # [N + 1], sequence n is the tokens ends[n] to ends[n + 1]
-    first: Tensor  # [N + 1], and the chunks first[n] to first[n + 1]
-    starts: Tensor  # [chunks], the token a chunk begins with
-    lengths: Tensor  # [chunks], how many it holds; 0 for those that are too many
-
-
-def lay_out(tokens: Tensor, cu_seqlens: Tensor | None, C: int) -> Chunks:
-    """tokens: [B, L, …]. Nothing waits for the device: there are as many chunks as N sequences could need at most."""
-    B, L = tokens.shape[:2]
-    ends = sequence_ends(tokens, cu_seqlens)
-    count = B * how_many(L, C) if cu_seqlens is None else L // C + len(ends) - 1
-    first = torch.cat([ends.new_zeros(1), ((ends.diff() + C - 1) // C).cumsum(0)]).clamp(0, count)
-    chunk = torch.arange(count, device=tokens.device)
-    sequence = torch.searchsorted(first, chunk, right=True).sub(1).clamp(max=len(ends) - 2)
-    starts = ends[sequence] + (chunk - first[sequence]) * C
-    lengths = (ends[sequence + 1] - starts).clamp(0, C)
-    return Chunks(ends, first, starts, lengths)
-
-
-def sequence_ends(tokens: Tensor, cu_seqlens: Tensor | None) -> Tensor:
-    """[N + 1] int64, on the tokens' device; within them, whatever cu_seqlens holds. tokens: [B, L, …]."""
-    B, L = tokens.shape[:2]
-    if cu_seqlens is None:
-        return torch.arange(B + 1, device=tokens.device) * L
-    check_ends("gated_delta_rule", tokens, cu_seqlens)
-    return cu_seqlens.to(tokens.device, torch.int64).clamp(0, L)
 
 
 class Call(NamedTuple):
@@ -66,9 +35,7 @@ class Call(NamedTuple):
     constants: dict[str, Any]
 
     def run(self, kernel: Any, grid: tuple[int, ...], *arguments: Tensor | int, **constants: Any) -> None:
-        if all(grid):
-            with torch.cuda.device_of(self.v):
-                launch(kernel, grid, arguments, self.constants | constants, self.tiles.options(kernel.__name__))
+        launch(kernel, grid, arguments, self.constants | constants, self.tiles.options(kernel.__name__))
 
     @property
     def each_chunk(self) -> tuple[int, int]:
@@ -77,10 +44,6 @@ class Call(NamedTuple):
     @property
     def each_state(self) -> tuple[int, int]:
         return self.state.shape[0] * self.state.shape[1], how_many(self.state.shape[3], self.tiles.columns)
-
-
-def launch(kernel: Any, grid: tuple[int, ...], arguments: tuple, constants: dict, options: dict[str, int]) -> None:
-    kernel[grid](*arguments, **constants, **options)
 
 
 def prepare(q, k, v, log_alpha, beta, state, cu_seqlens) -> Call:
@@ -92,7 +55,7 @@ def prepare(q, k, v, log_alpha, beta, state, cu_seqlens) -> Call:
         "OPERAND": OPERANDS[q.dtype], "PRECISION": precision(q.dtype, architecture),
     }  # fmt: skip
     q, k, v, log_alpha, beta, state = (x.contiguous() for x in (q, k, v, log_alpha, beta, state))
-    return Call(q, k, v, log_alpha, beta, state, lay_out(q, cu_seqlens, tile.C), tile, constants)
+    return Call(q, k, v, log_alpha, beta, state, lay_out("gated_delta_rule", q, cu_seqlens, tile.C), tile, constants)
 
 
 def precision(dtype: torch.dtype, architecture: str) -> str:

@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 import torch
 
+from ..launches import rounded_up
+
 # Bytes of a chunk's keys: two stages of K, W and Q then fit into 64 KiB (AMD) and 164 KiB; on Hopper tensor cores want
 # chunks of 64 for keys of 256, too.
 KEYS, KEYS_ON_HOPPER = 16 * 1024, 32 * 1024
@@ -49,13 +51,3 @@ def tiles(d_k: int, d_v: int, dtype: torch.dtype, architecture: str) -> Tiles:
     # a loop of one round is unrolled, and all of it alive at once
     most = 32 if size == 4 or (ampere and narrow) else 64
     return Tiles(C, min(rounded_up(max(d_k, d_v)), most), rows, min(rounded_up(d_v), columns), warps, stages)
-
-
-def rounded_up(d: int) -> int:
-    """To a power of two that a tensor core takes."""
-    return max(1 << (d - 1).bit_length(), 16)
-
-
-def how_many(whole: int, tile: int) -> int:
-    """Tiles that cover the whole."""
-    return -(-whole // tile)
