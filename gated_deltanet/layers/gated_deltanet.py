@@ -31,6 +31,7 @@ class GatedDeltaNet:
     beta_max: float = 1.0  # 2 allows negative eigenvalues
     n_h: int = 1  # delta steps a token: more than one is DeltaProduct
     beta_bias: bool = False  # of β before the sigmoid: official code has one, which starts at 0
+    out_eps: float | None = None  # of out_norm; None: the model's norm_eps
 
     about: ClassVar[About] = About(
         name="gdn",
@@ -53,6 +54,8 @@ class GatedDeltaNet:
         check_choice(self, "feature_map", FEATURE_MAPS)
         check_choice(self, "qk_norm", NORMS)
         check_positive(self, "beta_max", most=2)
+        if self.out_eps is not None:
+            check_positive(self, "out_eps")
 
     @property
     def H_v(self) -> int:
@@ -105,7 +108,7 @@ class GatedDeltaNetMixer(nn.Module):
         self.a_proj = nn.Linear(d_model, c.H_v, bias=False) if c.decay else None
         self.decay = Decay(c.H_v, least=0.0) if c.decay else None
         self.gate_proj = nn.Linear(d_model, values, bias=False) if c.gate else None
-        self.out_norm = RMSNorm(c.d_v, norm_eps) if c.out_norm else None
+        self.out_norm = RMSNorm(c.d_v, c.out_eps or norm_eps) if c.out_norm else None
         self.out_proj = nn.Linear(values, d_model, bias=False)
 
     def forward(

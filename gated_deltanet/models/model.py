@@ -18,11 +18,15 @@ from .start import init_weights
 
 
 class Block(nn.Module):
-    """It does not know which mixer it holds. With d_ff = 0 there is no MLP."""
+    """It does not know which mixer it holds. With d_ff = 0 there is no MLP.
+
+    Norms are of what mixer and MLP read, or with a mixer's `post_norm` of what they write.
+    """
 
     def __init__(self, config: ModelConfig, layer: int):
         super().__init__()
         d_model, eps = config.d_model, config.norm_eps
+        self.post_norm = getattr(config.mixer(layer), "post_norm", False)
         self.mixer_norm = RMSNorm(d_model, eps)
         self.mixer = config.mixer(layer).build(d_model, layer=layer, n_layers=config.n_layers, norm_eps=eps)
         self.mlp_norm = RMSNorm(d_model, eps) if config.d_ff else None
@@ -32,10 +36,15 @@ class Block(nn.Module):
         self, x: Tensor, state: Any = None, *, cu_seqlens: Tensor | None = None, keep_state: bool = True
     ) -> tuple[Tensor, Any]:
         """x: [B, L, d_model] -> the same. The rest is the mixer's (`gated_deltanet.layers`)."""
-        y, state = self.mixer(self.mixer_norm(x), state, cu_seqlens=cu_seqlens, keep_state=keep_state)
+        options = {"cu_seqlens": cu_seqlens, "keep_state": keep_state}
+        if self.post_norm:
+            y, state = self.mixer(x, state, **options)
+            y = self.mixer_norm(y)
+        else:
+            y, state = self.mixer(self.mixer_norm(x), state, **options)
         x = x + y
         if self.mlp is not None and self.mlp_norm is not None:
-            x = x + self.mlp(self.mlp_norm(x))
+            x = x + (self.mlp_norm(self.mlp(x)) if self.post_norm else self.mlp(self.mlp_norm(x)))
         return x, state
 
 

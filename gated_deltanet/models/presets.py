@@ -31,9 +31,22 @@ def swa(d_model: int, size: Size) -> Attention:
     return replace(Attention.sized(d_model, size), window=size.window)
 
 
+def qwen_gdn(d_model: int, size: Size) -> GatedDeltaNet:
+    """Keys and values of 2 d_model in all."""
+    return GatedDeltaNet(2 * d_model // size.d_head, size.d_head, size.d_head)
+
+
+def qwen_attention(d_model: int, size: Size) -> Attention:
+    """Heads of twice the size, a quarter of each turned to its position."""
+    n_heads, d_head = d_model // size.d_head, 2 * size.d_head
+    options = {"rope_theta": 1e7, "rope_dims": d_head // 4, "qk_norm": "head", "gate": True}
+    return Attention(n_heads, d_head, max(1, n_heads // 4), **options)
+
+
 class Architecture(NamedTuple):
     mixers: tuple[Sized, ...]  # tiled over the layers
     shapes: Mapping[str, Shape]  # by size
+    norm_eps: float = 1e-5
 
 
 def pure(mixer: type[Mixer]) -> Architecture:
@@ -70,6 +83,17 @@ HYBRIDS = {
         },
     ),
     "gdn-h2": Architecture((Mamba2.sized, GatedDeltaNet.sized, swa), H2_SHAPES),  # section 3.4
+    "gdn-qwen35": Architecture(  # the dense text layers of Qwen3.5, with the heads of its 0.8B
+        (qwen_gdn, qwen_gdn, qwen_gdn, qwen_attention),
+        {
+            "1.3b": Shape(16, 2048, 6368),
+            "400m": Shape(20, 1024, 2816),
+            "small": Shape(8, 384, 1184),
+            "tiny": Shape(6, 192, 512),
+            "nano": Shape(6, 64, 200),
+        },
+        norm_eps=1e-6,
+    ),
     "gdn-swa-mamba2": Architecture((GatedDeltaNet.sized, swa, Mamba2.sized), H2_SHAPES),  # table S.2, as the next two
     "gdn-mamba2-swa": Architecture((GatedDeltaNet.sized, Mamba2.sized, swa), H2_SHAPES),
     "mamba2-swa-gdn": Architecture((Mamba2.sized, swa, GatedDeltaNet.sized), H2_SHAPES),
@@ -85,7 +109,7 @@ MIXERS = {name: architecture.mixers for name, architecture in ARCHITECTURES.item
 def preset(architecture: Architecture, size: str) -> ModelConfig:
     n_layers, d_model, d_ff = architecture.shapes[size]
     mixers = tuple(mixer(d_model, SIZES[size]) for mixer in architecture.mixers)
-    return ModelConfig(d_model, n_layers, mixers, d_ff, SIZES[size].vocab_size)
+    return ModelConfig(d_model, n_layers, mixers, d_ff, SIZES[size].vocab_size, norm_eps=architecture.norm_eps)
 
 
 MATCHED = {  # layers, d_model, d_state of Mamba2 with a state of Gated DeltaNet's bytes: its own has 2 to 4 times those

@@ -36,6 +36,8 @@ CONFIGS = {
     "Longhorn": Longhorn(2, 6, 10),
     "Attention": Attention(4, 6, n_kv_heads=2),
     "Attention, window": Attention(4, 6, window=7),
+    "Attention, Qwen3.5's": Attention(4, 10, n_kv_heads=2, rope_dims=6, qk_norm="head", gate=True),
+    "Attention, OLMo's": Attention(4, 6, n_kv_heads=2, window=7, rope_theta=None, qk_norm="all"),
 }
 
 

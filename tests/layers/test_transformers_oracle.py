@@ -32,6 +32,47 @@ def assert_same(mixer, theirs):
         assert relative_error(got, expected) < 3e-6
 
 
+def attention_of(theirs, rotary=None):
+    """As a function of x alone, its biggest mask and positions from 0 given."""
+    mask = torch.full((L, L), -torch.inf).triu(1)[None, None]
+    turned = None if rotary is None else rotary(torch.empty(2, L, 1), torch.arange(L).expand(3, 2, L))
+    return lambda x: theirs(x, position_embeddings=turned, attention_mask=mask)
+
+
+def test_gated_attention_is_that_of_qwen3_5():
+    from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5Attention, Qwen3_5TextRotaryEmbedding
+
+    rope = {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 1]}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 12}
+    config = transformers.Qwen3_5TextConfig(hidden_size=D_MODEL, **heads, rope_parameters=rope, rms_norm_eps=1e-5)
+    config._attn_implementation = "eager"
+    theirs = Qwen3_5Attention(config, layer_idx=3)
+    for norm in (theirs.q_norm, theirs.k_norm):
+        torch.nn.init.normal_(norm.weight, std=0.3)
+    mixer = Attention(4, 12, 2, rope_theta=500.0, rope_dims=6, qk_norm="head", gate=True).build(D_MODEL)
+    w = theirs.state_dict()
+    q, gate = w["q_proj.weight"].view(4, 24, D_MODEL).chunk(2, 1)
+    names = {"q_proj.weight": q.flatten(0, 1), "gate_proj.weight": gate.flatten(0, 1)}
+    names |= {"k_proj.weight": w["k_proj.weight"], "v_proj.weight": w["v_proj.weight"]}
+    names |= {"q_norm.weight": 1 + w["q_norm.weight"], "k_norm.weight": 1 + w["k_norm.weight"]}
+    mixer.load_state_dict(names | {"out_proj.weight": w["o_proj.weight"]})
+    assert_same(mixer, attention_of(theirs, Qwen3_5TextRotaryEmbedding(config)))
+
+
+def test_attention_without_positions_and_with_norms_of_all_heads_is_that_of_olmo_hybrid():
+    from transformers.models.olmo_hybrid.modeling_olmo_hybrid import OlmoHybridAttention
+
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6}
+    config = transformers.OlmoHybridConfig(hidden_size=D_MODEL, **heads, rms_norm_eps=1e-5)
+    config._attn_implementation = "eager"
+    theirs = OlmoHybridAttention(config, layer_idx=3)
+    for norm in (theirs.q_norm, theirs.k_norm):
+        torch.nn.init.normal_(norm.weight)
+    mixer = Attention(4, 6, 2, rope_theta=None, qk_norm="all").build(D_MODEL)
+    mixer.load_state_dict({name.replace("o_proj", "out_proj"): x for name, x in theirs.state_dict().items()})
+    assert_same(mixer, attention_of(theirs))
+
+
 @pytest.mark.parametrize("beta_max", [1, 2])
 def test_gated_deltanet_is_that_of_olmo_hybrid(beta_max):
     from transformers.models.olmo_hybrid.modeling_olmo_hybrid import OlmoHybridGatedDeltaNet

@@ -10,7 +10,7 @@ from gated_deltanet.train.recipes import resolve
 
 OF_THE_ISSUE = {"retnet", "hgrn2", "mamba", "mamba2", "deltanet", "gdn", "transformer", "samba", "gdn-h1", "gdn-h2"}
 ORDERS = {"gdn-swa-mamba2", "gdn-mamba2-swa", "mamba2-swa-gdn"}
-OTHERS = {"linear-attention", "longhorn"} | ORDERS
+OTHERS = {"linear-attention", "longhorn", "gdn-qwen35"} | ORDERS
 
 
 def test_every_architecture_has_every_size():
@@ -49,6 +49,14 @@ def test_count_is_that_of_the_model_on_the_meta_device(name):
 )
 def test_official_sizes_count_what_the_official_code_counts(name, parameters):
     assert count.parameters(get_preset(name)) == parameters
+
+
+def test_qwen35_has_the_shapes_of_the_published_0_8b():
+    gdn, _, _, attention = get_preset("gdn-qwen35-400m").mixers
+    assert gdn == GatedDeltaNet(n_heads=16, d_k=128, d_v=128)
+    options = {"rope_theta": 1e7, "rope_dims": 64, "qk_norm": "head", "gate": True}
+    assert attention == Attention(n_heads=8, d_head=256, n_kv_heads=2, **options)
+    assert get_preset("gdn-qwen35-400m").norm_eps == 1e-6
 
 
 def test_official_shapes():

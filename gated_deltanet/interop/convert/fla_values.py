@@ -73,7 +73,7 @@ def mixer_values(mixer: Mixer, d_model: int) -> tuple[str, dict[str, Any]]:
 
 
 def delta_values(mixer: GatedDeltaNet, d_model: int) -> tuple[str, dict[str, Any]]:
-    need(mixer, out_norm=True, n_h=1, beta_bias=False)
+    need(mixer, out_norm=True, n_h=1, beta_bias=False, out_eps=None)
     if mixer.beta_max not in (1, 2):
         raise ValueError(f"{type(mixer).__name__}: beta_max is {mixer.beta_max}, FLA has 1 and 2")
     conv = {"use_short_conv": True, "conv_size": mixer.conv_size} if mixer.conv_size else {"use_short_conv": False}
@@ -94,7 +94,9 @@ def delta_values(mixer: GatedDeltaNet, d_model: int) -> tuple[str, dict[str, Any
 
 
 def attention_values(mixer: Attention, d_model: int) -> dict[str, Any]:
-    need(mixer, d_head=d_model // mixer.n_heads)
+    need(mixer, d_head=d_model // mixer.n_heads, rope_dims=None, qk_norm="none", gate=False, post_norm=False)
+    if mixer.rope_theta is None:
+        raise ValueError("Attention: rope_theta is None, FLA's attention has positions")
     heads = {"num_heads": mixer.n_heads, "num_kv_heads": mixer.H_kv}
     return heads | {"window_size": mixer.window, "rope_theta": mixer.rope_theta}
 
