@@ -125,4 +125,17 @@ struct CrossEntropy {
     float *losses;
     const float *dlosses;  // of the losses: the logits become their own gradient. Or NULL: they stay
 };
+
+// linear: y = x Wᵀ + bias + added, and linear_unpack: rows of W as floats. format says how W, [N, K], lies in memory: as it
+// is, transposed, or packed (linear.h).
+enum LinearFormat { FLOAT32_ROWS, BFLOAT16_ROWS, FLOAT32_COLUMNS, BFLOAT16_COLUMNS, FLOAT32, BFLOAT16, INT8, INT4 };
+struct Linear {
+    int64_t M, N, K, threads;
+    int64_t format;
+    const float *x;  // [M, K]
+    const void *weight;
+    const float *bias, *added;  // [N], [M, N]; or NULL
+    float *y;                   // [M, N]; of linear_unpack [M, K]
+    const int64_t *rows;        // linear_unpack: which of W, [M]; or NULL: the first M
+};
 }

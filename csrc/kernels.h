@@ -22,7 +22,9 @@
     X(attention_forward, Attention)              \
     X(attention_backward, Attention)             \
     X(attention_step, Attention)                 \
-    X(cross_entropy, CrossEntropy)
+    X(cross_entropy, CrossEntropy)               \
+    X(linear, Linear)                            \
+    X(linear_unpack, Linear)
 
 struct Kernels {
     const char *instruction_set;

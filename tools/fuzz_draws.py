@@ -15,6 +15,7 @@ from torch.nn.functional import logsigmoid, normalize, softplus
 
 from gated_deltanet import ops
 from gated_deltanet.bench.accuracy import is_float, round_operands
+from gated_deltanet.ops.linear.packing import BITS
 
 SMALLEST, LARGEST = -38, 4  # powers of ten operands are scaled by
 
@@ -243,6 +244,22 @@ def linear_cross_entropy(draw: Draw) -> Case:
     return draw.case(function, inputs, "linear_cross_entropy")
 
 
+def linear(draw: Draw) -> Case:
+    """With a weight as it is, or packed; then it is no input."""
+    N, K, rows = draw.size(70), draw.size(300), [draw.size(3), draw.size(20)][draw.choices.randint(0, 1) :]
+    inputs = {
+        "x": draw.operand(*rows, K),
+        "weight": draw.operand(N, K) / K**0.5,
+        "bias": draw.normal(N) * draw.scale() if draw.chance(0.5) else None,
+        "added": draw.operand(*rows, N) if draw.chance(0.3) else None,
+    }
+    format = draw.choices.choice(["", "", *BITS])
+    if not format:
+        return draw.case(ops.linear, inputs, "linear")
+    weight = ops.pack(inputs.pop("weight"), format)
+    return draw.case(partial(ops.linear, weight=weight), inputs, "linear")
+
+
 def longhorn(draw: Draw) -> Case:
     (B, L, N, cu_seqlens), (H, H_v, d_k, d_v) = draw.sequences(), draw.heads()
     inputs = {
@@ -273,6 +290,6 @@ OPS = {
     draw.__name__: draw
     for draw in (
         gated_delta_rule, gated_delta_mix, linear_attention, selective_scan, attention, short_conv, gated_rms_norm,
-        swiglu, linear_cross_entropy, longhorn, delta_product,
+        swiglu, linear_cross_entropy, linear, longhorn, delta_product,
     )
 }  # fmt: skip

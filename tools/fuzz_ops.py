@@ -114,7 +114,9 @@ PLAIN = {
     "linear_attention": module("linear_attention")._per_sequence(module("linear_attention").recurrence),
     "selective_scan": module("selective_scan")._reference,
     "short_conv": module("short_conv")._per_sequence,
-} | {op: module(op).reference.forward for op in ("attention", "gated_rms_norm", "swiglu", "linear_cross_entropy")}
+}
+WRITTEN_OUT = ("attention", "gated_rms_norm", "swiglu", "linear_cross_entropy", "linear")
+PLAIN |= {op: module(op).reference.forward for op in WRITTEN_OUT}
 TERMS = {
     "gated_delta_rule": uncorrected,
     "gated_delta_mix": lambda q, k, *others: uncorrected(*unturned(q, k), *others),

@@ -17,6 +17,7 @@ sys.path[:0] = [str(TESTS), str(TESTS / "ops")]  # the inputs and the budget are
 import test_attention as softmaxes  # noqa: E402
 import test_gated_delta_rule as rules  # noqa: E402
 import test_gated_rms_norm as norms  # noqa: E402
+import test_linear as linears  # noqa: E402
 import test_linear_attention as attentions  # noqa: E402
 import test_selective_scan as scans  # noqa: E402
 import test_short_conv as convs  # noqa: E402
@@ -28,6 +29,8 @@ from gated_deltanet.bench.budget import Yardstick  # noqa: E402
 from gated_deltanet.ops.attention import cpp as cpp_attention  # noqa: E402
 from gated_deltanet.ops.gated_delta_mix import BACKENDS as MIXES  # noqa: E402
 from gated_deltanet.ops.gated_delta_rule import cpp_recurrent  # noqa: E402
+from gated_deltanet.ops.linear import FORMATS  # noqa: E402
+from gated_deltanet.ops.linear import cpp as linear_cpp  # noqa: E402
 from gated_deltanet.ops.linear_cross_entropy import cpp as losses  # noqa: E402
 
 ENDS = torch.tensor([0, 0, 5, 5, 70, 71, 200, 203, 203])  # no token, one, and more than lie between checkpoints
@@ -207,10 +210,53 @@ def loss_cases() -> Iterator[Case]:
         yield Case(f"linear_cross_entropy, {rows}×{V}", form, reference, inputs, training=False)
 
 
+def linear_cases() -> Iterator[Case]:
+    """Weights as they are, transposed and packed: one row, few and many, in groups of inputs and parts of blocks."""
+    draw = linears.random_inputs
+    for M, N, K in ((1, 33, 50), (3, 70, 300), (8, 40, 64), (19, 65, 600), (250, 9, 7)):
+        inputs = draw(M, N, K)
+        yield of_op("linear", f"{M}×{N}×{K}", inputs)._replace(training=False)
+        weight = inputs.pop("weight")
+        turned = {"x": inputs["x"], "w": weight.mT.contiguous()}
+        yield Case(f"linear, transposed, {M}×{N}×{K}", of_transposed, lambda x, w: x @ w, turned, training=False)
+        for format in FORMATS:
+            yield packed_linear(f"linear, {format}, {M}×{N}×{K}", ops.pack(weight, format), inputs)
+    weight = draw(1, 9, 7)["weight"]
+    for format in FORMATS:
+        packed = ops.pack(weight, format)
+        yield unpacking(f"linear, unpacked {format}", packed, None)
+        yield unpacking(f"linear, unpacked {format}, rows", packed, torch.tensor([8, 0, 3, 8]))
+
+
+def unpacking(name: str, packed: ops.PackedWeight, rows: Tensor | None) -> Case:
+    """zero: what makes a function of it, as all references are."""
+
+    def form(zero):
+        return linear_cpp.unpack(packed.data, packed.format, *packed.shape, rows)
+
+    def reference(zero):
+        return packed.to_dense()[slice(None) if rows is None else rows] + zero
+
+    return Case(name, form, reference, {"zero": torch.zeros(1)}, training=False)
+
+
+def packed_linear(name: str, packed: ops.PackedWeight, inputs: dict[str, Any]) -> Case:
+    def reference(**x):
+        return ops.linear(weight=packed.to_dense().to(x["x"].dtype), **x, backend="reference")
+
+    return Case(name, partial(ops.linear, weight=packed, backend="cpp"), reference, inputs, training=False)
+
+
+def of_transposed(x, w):
+    kind = f"transposed {str(w.dtype).removeprefix('torch.')}"
+    return linear_cpp.product(x.float(), None, None, w, kind, w.shape[1])
+
+
 def every_case() -> Iterator[Case]:
     for backend in ("cpp", "cpp-recurrent"):
         yield from rule_cases(backend)
-    for cases in (step_cases, attention_cases, softmax_cases, scan_cases, conv_cases, row_cases, loss_cases):
+    of_ops = (step_cases, attention_cases, softmax_cases, scan_cases, conv_cases, row_cases, loss_cases, linear_cases)
+    for cases in of_ops:
         yield from cases()
 
 

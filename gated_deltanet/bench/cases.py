@@ -71,6 +71,7 @@ def every_op(L: int = 512, seed: int = 0) -> list[Case]:
         Case("gated_rms_norm", "gated_rms_norm", norm),
         Case("swiglu", "swiglu", mlp),
         Case("linear_cross_entropy", "linear_cross_entropy", head),
+        Case("linear", "linear", {"x": normal(L, 70), "weight": normal(50, 70) / 8, "bias": normal(50)}),
     ]
 
 

@@ -9,6 +9,7 @@ from .attention import KVCache, attention, attention_step_
 from .gated_delta_mix import gated_delta_mix, gated_delta_mix_step_
 from .gated_delta_rule import gated_delta_rule, gated_delta_rule_step_
 from .gated_rms_norm import gated_rms_norm
+from .linear import PackedWeight, embedding_rows, linear, pack
 from .linear_attention import linear_attention, linear_attention_step_
 from .linear_cross_entropy import linear_cross_entropy
 from .selective_scan import selective_scan, selective_scan_step_
@@ -26,24 +27,29 @@ OPS = (
     "gated_rms_norm",
     "swiglu",
     "linear_cross_entropy",
+    "linear",
 )
 
 __all__ = [
     "OPS",
     "KVCache",
+    "PackedWeight",
     "attention",
     "attention_step_",
     "backends",
     "delta_product",
+    "embedding_rows",
     "gated_delta_mix",
     "gated_delta_mix_step_",
     "gated_delta_rule",
     "gated_delta_rule_step_",
     "gated_rms_norm",
+    "linear",
     "linear_attention",
     "linear_attention_step_",
     "linear_cross_entropy",
     "longhorn",
+    "pack",
     "selective_scan",
     "selective_scan_step_",
     "short_conv",

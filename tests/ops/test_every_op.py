@@ -16,7 +16,8 @@ from gated_deltanet.ops.gated_delta_rule import BACKENDS
 
 CASES = {f"{case.title} {form}": (case, form) for case in every_op(L=30) for form in ops.backends()[case.op]}
 NATIVE = {name: (case, form) for name, (case, form) in CASES.items() if form.startswith("cpp")}
-PACKED = [case for case in every_op(L=6) if case.op not in ("gated_rms_norm", "swiglu", "linear_cross_entropy")]
+OF_ROWS = ("gated_rms_norm", "swiglu", "linear_cross_entropy", "linear")
+PACKED = [case for case in every_op(L=6) if case.op not in OF_ROWS]
 STEPS = {
     "gated_delta_rule_step_": ("q", "k", "v", "log_alpha", "beta"),
     "gated_delta_mix_step_": ("q", "k", "v", "a", "b", "A_log", "dt_bias"),

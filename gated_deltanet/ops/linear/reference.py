@@ -1,0 +1,54 @@
+"""The linear map as it is written, and how a packed weight is read: the specification every other form is held to."""
+
+import torch
+from torch import Tensor
+
+SIDE = 32  # outputs of a panel, inputs of a block (csrc/linear.h)
+SCALES = 2 * SIDE  # bytes
+
+
+def forward(x, weight, bias, added, format, N):
+    """weight: [N, K], or its packed bytes in the format named; "" for a weight as it is."""
+    dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+    W = weight if format == "" else unpack(weight, format, N, x.shape[-1])
+    y = x.to(dtype) @ W.to(dtype).mT
+    y = y if bias is None else y + bias.to(dtype)
+    return (y if added is None else y + added.to(dtype)).to(x.dtype)
+
+
+def unpack(data: Tensor, format: str, N: int, K: int) -> Tensor:
+    """[N, K] float32, exactly what the bytes say."""
+    panels, blocks = -(-N // SIDE), -(-K // SIDE)
+    if not panels or not blocks:
+        return torch.zeros(N, K, device=data.device)
+    W = READERS[format](data.view(panels, blocks, -1))  # [panels, blocks, inputs, outputs]
+    return W.permute(0, 3, 1, 2).reshape(panels * SIDE, blocks * SIDE)[:N, :K]
+
+
+def read_float32(blocks: Tensor) -> Tensor:
+    return blocks.view(torch.float32).unflatten(-1, (SIDE, SIDE))
+
+
+def read_bfloat16(blocks: Tensor) -> Tensor:
+    pairs = blocks.view(torch.bfloat16).unflatten(-1, (SIDE // 2, SIDE, 2))
+    return pairs.transpose(-1, -2).flatten(-3, -2).float()
+
+
+def read_int8(blocks: Tensor) -> Tensor:
+    whole = blocks[..., SCALES:].contiguous().view(torch.int8).unflatten(-1, (SIDE, SIDE))
+    return whole * scales(blocks)
+
+
+def read_int4(blocks: Tensor) -> Tensor:
+    pairs = blocks[..., SCALES:].unflatten(-1, (4, SIDE, 4))  # eights of inputs, outputs, bytes
+    whole = torch.stack([pairs & 15, pairs >> 4], -1).flatten(-2)  # eights, outputs, inputs
+    whole = whole.transpose(-1, -2).flatten(-3, -2).to(torch.int8)
+    return torch.where(whole > 7, whole - 16, whole) * scales(blocks)
+
+
+def scales(blocks: Tensor) -> Tensor:
+    """[panels, blocks, 1, outputs]."""
+    return blocks[..., :SCALES].contiguous().view(torch.float16).float()[..., None, :]
+
+
+READERS = {"float32": read_float32, "bfloat16": read_bfloat16, "int8": read_int8, "int4": read_int4}
