@@ -3,7 +3,7 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
@@ -16,7 +16,8 @@ class Reproduce:
     differences decide: reproduced, contradicted, no difference, or cannot be told at this scale. The rule stands in
     gated_deltanet/reproduce/verdicts.py. A run that is in the folder is not run again; one that was stopped goes on.
 
-    TARGET is table1, table2, table3, table4, table5, fig2, tableS1, tableS2, tracking or all.
+    TARGET is table1, table2, table3, table4, table5, fig2, fig3, tableS1, tableS2, tracking or all; or pilot, which
+    finds the learning rates.
 
     Example: gdn reproduce table3 --plan
     """
@@ -29,6 +30,8 @@ class Reproduce:
     """Keep what was measured, the verdicts and their page in this folder."""
     work: Path = Path("runs/reproduce")
     """Keep texts and models in this folder while they are needed."""
+    scale: Literal["laptop", "400m", "1.3b"] = "laptop"
+    """Train models of this size; beyond a laptop's by the paper's recipe, on all GPUs, one run after the other."""
     jobs: int = 1
     """Make so many runs side by side, one thread each."""
     plan: bool = False
@@ -41,40 +44,84 @@ class Reproduce:
             raise ValueError(f"--jobs is {self.jobs}, expected 1 or more")
         if self.data_dir is not None and not self.data_dir.is_dir():
             raise ValueError(f"--data-dir is {self.data_dir}, expected a folder")
-        show_plan(self) if self.plan else judge(self)
+        if self.target == "pilot":
+            find_rates(self)
+        elif self.plan:
+            show_plan(self)
+        else:
+            judge(self)
+
+
+def find_rates(asked: Reproduce) -> None:
+    from gated_deltanet.cli.output import print_json, print_table
+    from gated_deltanet.reproduce.pilot import pilot
+
+    if asked.data_dir is None:
+        raise ValueError("--data-dir is not given, expected the folder of texts on which the pilot trains")
+    told = pilot(asked.data_dir, out=asked.out / "pilot", work=asked.work / "pilot", jobs=asked.jobs, tell=say)
+    if asked.json:
+        return print_json(told)
+    rows = [[name, f"{rate:g}", f"{told['losses'][name][f'{rate:g}']:.4f}"] for name, rate in told["rates"].items()]
+    print_table("Learning rates", ["system", "best rate", "validation loss"], rows, [])
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def show_plan(asked: Reproduce) -> None:
     from gated_deltanet.cli.output import print_json, print_table
-    from gated_deltanet.reproduce import CELLS, LAPTOP, experiment
+    from gated_deltanet.reproduce import CELLS, SCALES, experiment
 
+    scale, out = SCALES[asked.scale], folder_of(asked)
     targets = experiment.TARGETS if asked.target == "all" else (asked.target,)
-    plans = {name: experiment.plan(name, LAPTOP, asked.out / CELLS) for name in dict.fromkeys((*targets, asked.target))}
+    plans = {name: experiment.plan(name, scale, out / CELLS) for name in dict.fromkeys((*targets, asked.target))}
     if asked.json:
         return print_json([{"target": name, **each._asdict()} for name, each in plans.items()])
     rows = [
         [name, each.cells, each.done, f"{each.tokens / 1e6:.0f} M", f"{each.seconds / 3600 / asked.jobs:.1f}"]
         for name, each in plans.items()
     ]
-    notes = [
+    notes = commands(asked) if scale.recipe else laptop_notes(asked, plans[asked.target].bytes)
+    print_table("Runs", ["target", "runs", "done", "tokens left", "hours left"], rows, notes)
+
+
+def laptop_notes(asked: Reproduce, n_bytes: int) -> list[str]:
+    return [
         f"Hours with --jobs {asked.jobs}, by what runs took so far, else ten minutes each. Tables 2 to 5 and Fig. 2 "
         "share their runs.",
-        f"Disk: {plans[asked.target].bytes / 1e9:.1f} GB in {asked.work} until it is deleted.",
+        f"Disk: {n_bytes / 1e9:.1f} GB in {asked.work} until it is deleted.",
     ]
-    print_table("Runs", ["target", "runs", "done", "tokens left", "hours left"], rows, notes)
+
+
+def commands(asked: Reproduce) -> list[str]:
+    """Of training by the paper's recipe, as they will be run."""
+    from gated_deltanet.reproduce import CELLS, SCALES, experiment
+    from gated_deltanet.reproduce.text_cells import TextCell, command
+
+    scale, data_dir = SCALES[asked.scale], asked.data_dir or Path()
+    left = experiment.left(asked.target, scale, folder_of(asked) / CELLS)
+    texts = [cell for cell in left if isinstance(cell, TextCell)]
+    return [" ".join(command(cell, scale, data_dir, asked.work)) for cell in texts]
+
+
+def folder_of(asked: Reproduce) -> Path:
+    """Results of another scale than a laptop's have a folder of their own."""
+    return asked.out if asked.scale == "laptop" else asked.out / asked.scale
 
 
 def judge(asked: Reproduce) -> None:
     from gated_deltanet.cli.output import print_json, print_table
-    from gated_deltanet.reproduce import PAGE, reproduce
+    from gated_deltanet.reproduce import PAGE, SCALES, reproduce
 
     judged = reproduce(
         asked.target,
         data_dir=asked.data_dir,
-        out=asked.out,
+        out=folder_of(asked),
         work=asked.work,
         jobs=asked.jobs,
-        tell=lambda line: print(line, file=sys.stderr, flush=True),
+        scale=SCALES[asked.scale],
+        tell=say,
     )
     judged = [claim for claim in judged if asked.target in ("all", claim["target"])]
     if asked.json:
@@ -82,6 +129,6 @@ def judge(asked: Reproduce) -> None:
     rows = [
         [claim["target"], claim["claim"], claim["number"], claim["verdict"] or "not yet judged"] for claim in judged
     ]
-    page = asked.out / PAGE
+    page = folder_of(asked) / PAGE
     notes = [f"With all numbers: {page}"] if page.exists() else ["Nothing has been run: see --data-dir."]
     print_table("Claims of the paper", ["target", "claim", "by", "verdict"], rows, notes)

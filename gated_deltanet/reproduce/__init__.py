@@ -4,22 +4,24 @@
 
     reproduce("table3", data_dir="texts", out="results/reproduce", jobs=2)
 
-The files in the order to read them: verdicts, numbers, claims; systems, needles, texts, measures, cells; experiment,
-page.
+The files in the order to read them: verdicts, numbers, claims; scales, systems, needles, texts, measures; cells,
+text_cells, task_cells, speed_cells; experiment, pilot, figures, others, page.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gated_deltanet.files import as_json, write_text
 
 from . import experiment
-from .cells import LAPTOP, Scale
 from .claims import judge_all
-from .page import page
+from .page import FIGURE, asked, page, target_page
+from .scales import LAPTOP, SCALES, Scale
 
 CELLS, VERDICTS, PAGE = "cells", "verdicts.json", "README.md"
+
+__all__ = ["CELLS", "LAPTOP", "PAGE", "SCALES", "VERDICTS", "Scale", "reproduce"]
 
 
 def reproduce(
@@ -32,18 +34,32 @@ def reproduce(
     scale: Scale = LAPTOP,
     tell: Callable[[str], None] = lambda line: None,
 ) -> list[dict[str, Any]]:
-    """Run what is missing of a target and judge all claims by what there is; out gets cells, verdicts and a page.
+    """Run what is missing of a target and judge all claims by what there is; out gets cells, verdicts and pages.
 
     target: one of `experiment.TARGETS`, or "all". data_dir: the folder of texts and data sets; None: nothing is run.
-    work: for texts and models that are not kept. jobs: runs side by side, one thread each. tell: of each run done.
+    work: for texts and models that are not kept. jobs: runs side by side, one thread each. scale: one of SCALES. tell:
+    of each run done.
     """
     out = Path(out)
-    experiment.cells_of(target)  # or the target is unknown
+    experiment.cells_of(target, scale)  # or the target is unknown
     if data_dir is not None:
         experiment.run(target, scale, Path(data_dir), out / CELLS, work=Path(work), jobs=jobs, tell=tell)
-    found = list(experiment.finished(scale, out / CELLS, experiment.cells_of("all")))
+    found = list(experiment.finished(scale, out / CELLS, experiment.cells_of("all", scale)))
     judged = judge_all({(cell["system"], cell["seed"]): cell["measures"] for cell in found})
     if found:
-        write_text(out / VERDICTS, as_json(judged) + "\n")
-        write_text(out / PAGE, page(found, judged))
+        write_pages(out, found, judged)
     return judged
+
+
+def write_pages(out: Path, found: Sequence[Mapping[str, Any]], judged: Sequence[Mapping[str, Any]]) -> None:
+    from .figures import draw
+
+    write_text(out / VERDICTS, as_json(judged) + "\n")
+    write_text(out / PAGE, page(found, judged))
+    for target in experiment.TARGETS:
+        numbers, named = asked(target)
+        own = [cell for cell in found if cell["system"] in named]
+        if own:
+            (out / target).mkdir(exist_ok=True)
+            write_text(out / target / PAGE, target_page(target, found, judged))
+            draw(target, own, numbers, named, out / target / FIGURE)

@@ -7,11 +7,15 @@ from typing import Any, NamedTuple, TypeAlias
 from . import systems
 from .numbers import (
     BEYOND,
+    FALLING,
+    FLAT,
     GAIN,
     KEPT,
     LONG_GAIN,
     SEEN,
     TASK,
+    TOKENS,
+    TOKENS_SHORT,
     VALIDATION,
     Measures,
     Number,
@@ -19,10 +23,12 @@ from .numbers import (
     needles_loss,
 )
 from .systems import MATCHED
+from .task_cells import MQAR_STATES
 from .verdicts import CLOSE_LOOKS, LOOKS, Verdict, chain, judge
 
 Cells: TypeAlias = Mapping[tuple[str, int], Measures]  # by system and seed
 
+DELTA, ADDITIVE = ("gdn", "deltanet"), ("mamba2", "retnet")
 RECURRENT = "mamba2, deltanet, mamba, retnet, hgrn2"
 
 
@@ -49,11 +55,15 @@ def order(text: str) -> tuple[tuple[str, ...], ...]:
 
 
 def tasks() -> Iterator[Claim]:
-    """Table 1's update rules on keys that are rewritten, and what β up to 2 and several steps a token bring."""
+    """Table 1's update rules: keys that are rewritten, pairs in states of three sizes; and what transitions bring."""
     rules = order(
         "rewriting: gdn, rewriting: deltanet > rewriting: mamba2, rewriting: retnet, rewriting: linear-attention"
     )
     yield Claim("table1", "the delta rule corrects what is stored, addition does not", TASK, rules)
+    for state in MQAR_STATES:
+        delta, others = (", ".join(f"mqar: {name}; {state}" for name in names) for names in (DELTA, ADDITIVE))
+        says = f"with {state} numbers of state the delta rule recalls more pairs"
+        yield Claim("table1", says, TASK, order(f"{delta} > {others}"))
     for task, n_h in (("parity", 1), ("s3", 2), ("s5", 4)):
         best, beta = f"{task}: n_h = {n_h}, β ≤ 2", f"{task}: n_h = {n_h}, β ≤ 1"
         yield Claim("tracking", f"{task}: β up to 2 tracks what β up to 1 cannot", TASK, ((best,), (beta,)))
@@ -126,7 +136,26 @@ def ablations() -> Iterator[Claim]:
     yield Claim("tableS2", "Mamba2, Gated DeltaNet, attention is the best order", VALIDATION, orders)
 
 
-CLAIMS = [claim for part in (tasks, retrieval, language, recall, length, ablations) for claim in part()]
+def speed() -> Iterator[Claim]:
+    """Fig. 3."""
+
+    def systems_of(text: str) -> tuple[tuple[str, ...], ...]:
+        return tuple(tuple(f"speed: {name}" for name in group) for group in order(text))
+
+    yield Claim("fig3", "the gate of the memory costs no time", TOKENS, systems_of("gdn > deltanet"), at_least=True)
+    yield Claim("fig3", "Mamba2 is a little faster", TOKENS, systems_of("mamba2 > gdn"))
+    first = "transformer > gdn, deltanet, mamba2, mamba, samba, gdn-h1, gdn-h2"
+    yield Claim("fig3", "Transformer++ is the fastest in short rows", TOKENS_SHORT, systems_of(first))
+    yield Claim("fig3", "and falls behind in long ones", FALLING, systems_of("transformer"))
+    flat = "gdn, deltanet, mamba2, mamba, samba, gdn-h1, gdn-h2"
+    yield Claim("fig3", "the others do not", FLAT, systems_of(flat), at_least=True)
+    yield Claim("fig3", "hybrids are faster than Gated DeltaNet", TOKENS, systems_of("gdn-h1, gdn-h2 > gdn"))
+    yield Claim("fig3", "Samba is faster than Mamba", TOKENS, systems_of("samba > mamba"))
+    slow = "gdn, deltanet, mamba2, samba, gdn-h1, gdn-h2 > mamba"
+    yield Claim("fig3", "Mamba is the slowest", TOKENS, systems_of(slow))
+
+
+CLAIMS = [claim for part in (tasks, retrieval, language, recall, length, speed, ablations) for claim in part()]
 
 
 def judge_link(claim: Claim, link: tuple[str, str | None], cells: Cells) -> Verdict | None:

@@ -10,44 +10,54 @@ from typing import Any, NamedTuple
 from gated_deltanet.naming import unknown
 
 from . import cells, systems
-from .cells import AnyCell, Cell, Scale, TaskCell
+from .cells import Cell
+from .scales import Scale
+from .speed_cells import SpeedCell
+from .task_cells import MODELS, MQAR_MODELS, MQAR_STATES, MqarCell, TaskCell
+from .text_cells import TextCell
 from .verdicts import CLOSE_LOOKS, LOOKS
 
 TEXT = ("table2", "table3", "table4", "table5", "fig2")  # one model serves them all
-TASKS = {  # models of each synthetic task
-    "table1": {"rewriting": ("gdn", "deltanet", "longhorn", "mamba2", "retnet", "linear-attention")},
-    "tracking": {
-        "parity": ("n_h = 1, β ≤ 1", "n_h = 1, β ≤ 2"),
-        "s3": ("n_h = 1, β ≤ 2", "n_h = 2, β ≤ 1", "n_h = 2, β ≤ 2"),
-        "s5": ("n_h = 1, β ≤ 2", "n_h = 4, β ≤ 1", "n_h = 4, β ≤ 2"),
-    },
-}
-TARGETS = ("table1", *TEXT, "tableS1", "tableS2", "tracking")
+TASKS = {"table1": ("rewriting",), "tracking": ("parity", "s3", "s5")}
+TARGETS = ("table1", *TEXT, "fig3", "tableS1", "tableS2", "tracking")
 FEW = LOOKS[0]  # seeds of what one look is enough for
 CLOSE = ("gdn", "mamba2")  # which need more seeds than others to be told apart
 SECONDS = 600.0  # that a cell takes, where none has been run
 
 
-def grid(target: str) -> Sequence[AnyCell]:
+def grid(target: str, scale: Scale) -> Sequence[Cell]:
     """Seed by seed, so that the first look comes as early as it can."""
+    few, many, more = (range(min(n, scale.seeds or n)) for n in (FEW, LOOKS[-1], CLOSE_LOOKS[-1]))
     if target in TASKS:
-        models = [(task, model) for task, names in TASKS[target].items() for model in names]
-        return [TaskCell(task, model, seed) for seed in range(FEW) for task, model in models]
+        models = [(task, model) for task in TASKS[target] for model in MODELS[task]]
+        recall = [(model, state) for state in MQAR_STATES for model in MQAR_MODELS] if target == "table1" else []
+        return [
+            cell
+            for seed in range(FEW)
+            for cell in (*(TaskCell(*each, seed) for each in models), *(MqarCell(*each, seed) for each in recall))
+        ]
+    if target == "fig3":
+        return [SpeedCell(seed) for seed in range(FEW)]
     if target == "tableS1":
-        return [Cell(system, seed, measured=False) for seed in range(FEW) for system in systems.ABLATIONS]
+        return [TextCell(system, seed, measured=False) for seed in few for system in systems.ABLATIONS]
     if target == "tableS2":
-        others = [Cell(system, seed, measured=False) for seed in range(FEW) for system in systems.ORDERS[:3]]
-        return [*others, *(Cell("gdn-h2", seed) for seed in range(FEW))]
+        others = [TextCell(system, seed, measured=False) for seed in few for system in systems.ORDERS[:3]]
+        return [*others, *(TextCell("gdn-h2", seed) for seed in few)]
     if target not in TEXT:
         raise unknown("target", target, (*TARGETS, "all"))
-    close = [Cell(system, seed) for seed in range(LOOKS[-1], CLOSE_LOOKS[-1]) for system in CLOSE]
-    return [Cell(system, seed) for seed in range(LOOKS[-1]) for system in systems.TEXT] + close
+    close = [TextCell(system, seed) for seed in more[len(many) :] for system in CLOSE]
+    return [TextCell(system, seed) for seed in many for system in systems.TEXT] + close
 
 
-def cells_of(target: str) -> Sequence[AnyCell]:
+def cells_of(target: str, scale: Scale) -> Sequence[Cell]:
     """target: or "all"."""
     chosen = TARGETS if target == "all" else (target,)
-    return list(dict.fromkeys(cell for each in chosen for cell in grid(each)))
+    return list(dict.fromkeys(cell for each in chosen for cell in grid(each, scale)))
+
+
+def left(target: str, scale: Scale, folder: Path) -> list[Cell]:
+    """What has not been run."""
+    return [cell for cell in cells_of(target, scale) if cells.find(cell, scale, folder) is None]
 
 
 class Plan(NamedTuple):
@@ -59,13 +69,15 @@ class Plan(NamedTuple):
 
 
 def plan(target: str, scale: Scale, folder: Path) -> Plan:
-    wanted = cells_of(target)
-    known = [found for cell in wanted if (found := cells.find(cell, scale, folder))]
-    took = [sum(found["seconds"].values()) for found in known]
-    left = len(wanted) - len(known)
-    each = sum(took) / len(took) if took else SECONDS
-    texts = sum(isinstance(cell, Cell) and not cells.find(cell, scale, folder) for cell in wanted)
-    return Plan(len(wanted), len(known), texts * scale.tokens, left * each, texts * 12_000_000)
+    wanted = cells_of(target, scale)
+    done = {cell: found for cell in wanted if (found := cells.find(cell, scale, folder))}
+    todo = [cell for cell in wanted if cell not in done]
+    kinds = {type(cell) for cell in todo}
+    took = {kind: [sum(f["seconds"].values()) for cell, f in done.items() if type(cell) is kind] for kind in kinds}
+    each = {kind: sum(seconds) / len(seconds) if seconds else SECONDS for kind, seconds in took.items()}
+    texts = [cell for cell in todo if cell.tokens(scale)]
+    tokens, seconds = sum(cell.tokens(scale) for cell in texts), sum(each[type(cell)] for cell in todo)
+    return Plan(len(wanted), len(done), tokens, seconds, len(texts) * 12_000_000)
 
 
 def run(
@@ -78,18 +90,40 @@ def run(
     jobs: int = 1,
     tell: Callable[[str], None] = lambda line: None,
 ) -> None:
-    """Run the cells that are not there yet, `jobs` at a time, one thread each. tell: is told how far it is."""
-    todo = [cell for cell in cells_of(target) if cells.find(cell, scale, out) is None]
-    began = perf_counter()
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        running = {pool.submit(cells.run, cell, scale, data_dir, work, out): cell for cell in todo}
-        for i, done in enumerate(as_completed(running), 1):
-            done.result()
-            left = (perf_counter() - began) / i * (len(todo) - i) / 60
-            tell(f"{i} of {len(todo)}: {running[done].system} {running[done].seed}, about {left:.0f} minutes left")
+    """Run the cells that are not there yet, `jobs` at a time, one thread each. tell: is told how far it is.
+
+    Those that need all threads come last, one by one; and so do those of a recipe of the paper, which take all GPUs.
+    """
+    todo = left(target, scale, out)
+    alone = [cell for cell in todo if not cell.threads or (scale.recipe and cell.tokens(scale))]
+    began, done = perf_counter(), 0
+
+    def say(cell: Cell) -> None:
+        nonlocal done
+        done += 1
+        minutes = (perf_counter() - began) / done * (len(todo) - done) / 60
+        tell(f"{done} of {len(todo)}: {cell.system} {cell.seed}, about {minutes:.0f} minutes left")
+
+    for some, side_by_side in (([cell for cell in todo if cell not in alone], jobs), (alone, 1)):
+        with ProcessPoolExecutor(side_by_side, mp_context=get_context("spawn")) as pool:
+            running = {pool.submit(cells.run, cell, scale, data_dir, work, out): cell for cell in some}
+            for future in as_completed(running):
+                future.result()
+                say(running[future])
 
 
-def finished(scale: Scale, folder: Path, wanted: Sequence[AnyCell]) -> Iterator[dict[str, Any]]:
+def finished(scale: Scale, folder: Path, wanted: Sequence[Cell]) -> Iterator[dict[str, Any]]:
+    """What was measured of each system and seed."""
     for cell in wanted:
         if found := cells.find(cell, scale, folder):
-            yield found
+            yield from by_system(found)
+
+
+def by_system(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A run that measures several systems, as one of each."""
+    systems = found.get("systems")
+    if systems is None:
+        yield found
+        return
+    seconds = {name: each / len(systems) for name, each in found["seconds"].items()}
+    yield from ({**found, "system": name, **values, "seconds": seconds} for name, values in systems.items())

@@ -1,9 +1,10 @@
 """The numbers of a cell that claims are judged by, computed from its sums (reproduce/measures.py)."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from .verdicts import ACCURACY, CONTEXT_GAIN, LOG_PERPLEXITY, Measure
+from .verdicts import ACCURACY, CONTEXT_GAIN, FLATNESS, LOG_PERPLEXITY, SPEED, Measure
 
 Measures: TypeAlias = Mapping[str, Any]  # of one cell
 AT = ("0.5", "1", "2")  # times the trained length, at which needles are judged: the paper's 2K to 8K
@@ -65,6 +66,19 @@ def gain(of: str) -> Callable[[Measures], float]:
     return lambda m: mean([per_token(questions) for questions in m[of].values()])
 
 
+def speed(m: Measures) -> float:
+    return mean([math.log(each) for each in m["tokens_per_second"].values()])
+
+
+def shortest(m: Measures) -> float:
+    return math.log(next(iter(m["tokens_per_second"].values())))
+
+
+def falling(m: Measures) -> float:
+    first, *_, last = m["tokens_per_second"].values()
+    return math.log(first / last)
+
+
 TASK = Number("percent right", lambda m: m["accuracy"], ACCURACY, 1)
 VALIDATION = Number("validation loss", validation, LOG_PERPLEXITY, -1)
 GAIN = Number("context gain", gain("gain"), CONTEXT_GAIN, 1)
@@ -72,3 +86,7 @@ SEEN = Number("loss of pairs seen before", lambda m: per_token([m["pairs"]["seen
 LONG_GAIN = Number("context gain, long documents", gain("long_gain"), CONTEXT_GAIN, 1)
 BEYOND = Number("loss beyond the trained length", beyond, LOG_PERPLEXITY, -1)
 KEPT = Number("loss at the trained length − loss at 15 to 20 times it", kept, CONTEXT_GAIN, 1)
+TOKENS = Number("log of tokens per second, mean of all lengths", speed, SPEED, 1)
+TOKENS_SHORT = Number("log of tokens per second, shortest rows", shortest, SPEED, 1)
+FALLING = Number("log of the speed in the shortest rows ÷ in the longest", falling, FLATNESS, 1)
+FLAT = Number("log of the speed in the longest rows ÷ in the shortest", lambda m: -falling(m), FLATNESS, 1)

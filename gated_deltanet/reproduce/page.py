@@ -1,4 +1,4 @@
-"""What came of it, for people: our numbers with their intervals, the paper's, and a verdict for each claim."""
+"""What came of it, for people: our numbers with their intervals, the paper's, others', and a verdict for each claim."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,15 +8,20 @@ from gated_deltanet.quantity import show_count
 
 from .claims import CLAIMS
 from .numbers import Number
+from .others import OTHERS
 from .verdicts import CONFIDENCE, interval
 
+FIGURE = "figure.png"
+PENDING = "not yet judged"
+
 TITLES = {
-    "table1": "Table 1: update rules",
+    "table1": "Table 1: update rules, and MQAR",
     "table2": "Table 2: single needles in a haystack",
     "table3": "Table 3: language modelling",
     "table4": "Table 4: recall",
     "table5": "Table 5: long documents",
     "fig2": "Fig. 2: beyond the trained length",
+    "fig3": "Fig. 3: speed of training",
     "tableS1": "Table S.1: ablations",
     "tableS2": "Table S.2: orders of hybrids",
     "tracking": "State tracking: β up to 2, several steps a token",
@@ -36,34 +41,67 @@ NAMES = {  # of our systems in the paper's tables
 
 
 def page(found: Sequence[Mapping[str, Any]], judged: Sequence[Mapping[str, Any]]) -> str:
-    """In Markdown. found: the cells that are done. judged: what `claims.judge_all` made of them."""
-    parts = ["# Reproduction", "", *summary(found, judged)]
+    """Of all targets, in Markdown. found: the cells that are done. judged: what `claims.judge_all` made of them."""
+    lines = ["# Reproduction", "", *summary(found, judged), "", "| | claim | by | verdict |", "|---|---|---|---|"]
     for target, title in TITLES.items():
-        parts += ["", f"## {title}", "", *numbers_table(target, found), "", *verdict_table(target, judged)]
+        for i, claim in enumerate(claim for claim in judged if claim["target"] == target):
+            first = f"[{title}]({target}/README.md)" if i == 0 else ""
+            lines.append(f"| {first} | {claim['claim']} | {claim['number']} | {claim['verdict'] or PENDING} |")
+    return "\n".join(lines) + "\n"
+
+
+def target_page(target: str, found: Sequence[Mapping[str, Any]], judged: Sequence[Mapping[str, Any]]) -> str:
+    """With all its numbers; FIGURE lies beside it."""
+    numbers, named = asked(target)
+    own = [cell for cell in found if cell["system"] in named]
+    parts = [f"# {TITLES[target]}", "", *cost(target, own), "", *numbers_table(target, own, numbers, named), ""]
+    parts += [f"![{TITLES[target]}]({FIGURE})", "", "## Verdicts", "", *verdict_table(target, judged)]
+    if target in OTHERS:
+        parts += ["", "## What others measured", "", OTHERS[target]]
     return "\n".join(parts) + "\n"
+
+
+def asked(target: str) -> tuple[list[Number], list[str]]:
+    """The numbers and the systems that a target's claims are about."""
+    claims = [claim for claim in CLAIMS if claim.target == target]
+    numbers = {claim.number.title: claim.number for claim in claims}
+    named = dict.fromkeys(name for claim in claims for group in claim.order for name in group)
+    return list(numbers.values()), list(named)
 
 
 def summary(found: Sequence[Mapping[str, Any]], judged: Sequence[Mapping[str, Any]]) -> list[str]:
     links = [link for claim in judged for link in claim["links"] if "verdict" in link]
-    hours = sum(sum(cell["seconds"].values()) for cell in found) / 3600
     by_chance = (1 - CONFIDENCE) * len(links)
     return [
-        f"{len(found)} runs, {hours:.1f} hours of one core. {len(links)} comparisons have been judged; if no system "
+        f"{runs(found)}. {len(links)} comparisons have been judged; if no system "
         f"differed from another, chance alone would call about {by_chance:.1f} of them reproduced or contradicted.",
         "",
+        "The rule and what is run: docs/reproduction.md. All numbers: verdicts.json, and the pages below.",
+    ]
+
+
+def runs(found: Sequence[Mapping[str, Any]]) -> str:
+    hours = sum(sum(cell["seconds"].values()) for cell in found) / 3600
+    return f"{len(found)} runs, {hours:.1f} hours of one core"
+
+
+def cost(target: str, own: Sequence[Mapping[str, Any]]) -> list[str]:
+    processors = ", ".join(dict.fromkeys(str(cell["processor"]) for cell in own))
+    seeds = sorted({cell["seed"] for cell in own})
+    return [
+        f"`gdn reproduce {target} --data-dir DATA`: {runs(own)}, seeds {seeds[0]} to {seeds[-1]}, {processors}.",
         f"± is half of an interval of {100 * CONFIDENCE:.1f} % over seeds.",
     ]
 
 
-def numbers_table(target: str, found: Sequence[Mapping[str, Any]]) -> list[str]:
+def numbers_table(
+    target: str, own: Sequence[Mapping[str, Any]], numbers: Sequence[Number], named: Sequence[str]
+) -> list[str]:
     """One line a system that the target's claims name."""
-    claims = [claim for claim in CLAIMS if claim.target == target]
-    numbers = list({claim.number.title: claim.number for claim in claims}.values())
-    named = dict.fromkeys(system for claim in claims for group in claim.order for system in group)
     heads = ["", "parameters", "state", "seeds", *(number.title for number in numbers), "paper"]
     lines = [heads, ["---"] * len(heads)]
     for system in named:
-        cells = [cell for cell in found if cell["system"] == system]
+        cells = [cell for cell in own if cell["system"] == system]
         if cells:
             costs = [show_count(cells[0]["parameters"]), f"{cells[0]['state_bytes'] / 1024:.0f} KiB", str(len(cells))]
             lines.append([system, *costs, *(shown(number, cells) for number in numbers), papers(target, system)])
@@ -79,6 +117,8 @@ def shown(number: Number, cells: Sequence[Mapping[str, Any]]) -> str:
 def papers(target: str, system: str) -> str:
     """The paper's number that the claim is about."""
     name = NAMES.get(system, system)
+    if target == "fig3":
+        return "/".join(map(str, paper.FIG_3[system.removeprefix("speed: ")])) + " K/s"
     if target == "table2" and name in paper.TABLE_2:
         return "; ".join(f"{task} {'/'.join(map(str, values))}" for task, values in paper.TABLE_2[name].items())
     columns = {"table3": (paper.TABLE_3, 0), "table4": (paper.TABLE_4, -1), "table5": (paper.TABLE_5, -1)}
@@ -91,7 +131,7 @@ def papers(target: str, system: str) -> str:
 def verdict_table(target: str, judged: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = ["| claim | by | pair | seeds | difference | verdict |", "|---|---|---|---|---|---|"]
     for claim in (claim for claim in judged if claim["target"] == target):
-        verdict = claim["verdict"] or "not yet judged"
+        verdict = claim["verdict"] or PENDING
         lines.append(f"| **{claim['claim']}** | {claim['number']} | | | | **{verdict}** |")
         for link in claim["links"]:
             sign = "≥" if claim["at_least"] else ">"

@@ -30,6 +30,8 @@ class Measure(NamedTuple):
 LOG_PERPLEXITY = Measure("log perplexity", least=0.005, same=0.01)
 CONTEXT_GAIN = Measure("nats", least=0.05, same=0.05)
 ACCURACY = Measure("points", least=3.0, same=3.0)
+SPEED = Measure("log of tokens per second", least=0.02, same=0.05)
+FLATNESS = Measure("log of tokens per second", least=0.06, same=0.06)
 
 
 class Verdict(NamedTuple):

@@ -9,15 +9,18 @@ from gated_deltanet.naming import unknown
 
 D_MODEL, D_FF = 64, 128
 
-# 2048 numbers of state a layer in each mixer, 2304 in Gated DeltaNet and Longhorn, whose keys are ¾ d_model
-SMALL = Size(0, window=32, d_head=32, d_retnet=16, gdn_heads=2, d_state=16, d_mamba2=32)
+STATES = {  # by the numbers of state a layer; Gated DeltaNet and Longhorn have ⅛ more: their keys are ¾ d_model
+    1024: Size(0, window=32, d_head=16, d_retnet=8, gdn_heads=4, d_state=8, d_mamba2=32),
+    2048: Size(0, window=32, d_head=32, d_retnet=16, gdn_heads=2, d_state=16, d_mamba2=32),
+    4096: Size(0, window=32, d_head=64, d_retnet=32, gdn_heads=1, d_state=32, d_mamba2=32),
+}
 
 
-def architecture(name: str, vocab_size: int) -> ModelConfig:
+def architecture(name: str, vocab_size: int, state: int = 2048) -> ModelConfig:
     """Two layers, three of what has three mixers, an MLP behind each, also where its authors have none."""
     if name not in MIXERS:
         raise unknown("architecture", name, MIXERS)
-    mixers = tuple(mixer(D_MODEL, SMALL) for mixer in MIXERS[name])
+    mixers = tuple(mixer(D_MODEL, STATES[state]) for mixer in MIXERS[name])
     return ModelConfig(D_MODEL, max(2, len(mixers)), mixers, D_FF, vocab_size)
 
 

@@ -12,15 +12,18 @@ from torch import Generator
 
 from .batch import Batch, choose, draw, nothing_asked
 
-KEYS, VALUES = 32, 32  # keys are the tokens 0 … 31, values 32 … 63
-BLANK = KEYS + VALUES
-VOCAB_SIZE = BLANK + 1
+KEYS = 32  # and as many values
 
 
-def mqar(generator: Generator, n: int, pairs: int) -> Batch:
+def vocab_size(keys: int = KEYS) -> int:
+    """Keys are the tokens 0 … keys − 1, then come the values, and last the blank."""
+    return 2 * keys + 1
+
+
+def mqar(generator: Generator, n: int, pairs: int, keys: int = KEYS) -> Batch:
     """n rows of 4 · pairs tokens: half of them pairs, half of them questions and blanks."""
-    key, value = choose(generator, n, pairs, KEYS), draw(generator, n, pairs, KEYS, KEYS + VALUES)
-    tokens = key.new_full((n, 4 * pairs), BLANK)
+    key, value = choose(generator, n, pairs, keys), draw(generator, n, pairs, keys, 2 * keys)
+    tokens = key.new_full((n, 4 * pairs), 2 * keys)
     targets = nothing_asked(tokens)
     tokens[:, 0 : 2 * pairs : 2], tokens[:, 1 : 2 * pairs : 2] = key, value
     at = 2 * pairs + choose(generator, n, pairs, 2 * pairs)  # where each key is asked for

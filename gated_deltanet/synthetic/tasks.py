@@ -56,8 +56,8 @@ def word_problem(
 TASKS = {
     "mqar": Task(
         "Multi-query associative recall (MQAR)",
-        vocab_size=mqar.VOCAB_SIZE,
-        chance=1 / mqar.VALUES,
+        vocab_size=mqar.vocab_size(),
+        chance=1 / mqar.KEYS,
         level="pairs",
         trained=(4, 8, 16),
         scored=(4, 8, 16),

@@ -24,8 +24,8 @@ class Diverged(ValueError):
 
 
 def stream(seed: int, number: int) -> Generator:
-    """Of random numbers: 0 to train, 1 to check, 2 to score with. Those of different seeds differ."""
-    return Generator().manual_seed(3 * seed + number)
+    """Of random numbers: 0 to train, 1 to check, 2 to score, 3 to choose with. Those of different seeds differ."""
+    return Generator().manual_seed(4 * seed + number)
 
 
 class Right(NamedTuple):

@@ -1,14 +1,21 @@
 import json
 import math
 import random
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from tiny_sets import LONGBENCH_ROWS, write_longbench, write_recall, write_rows, write_text
 
 from gated_deltanet import cli
 from gated_deltanet.eval.longbench import MINI
-from gated_deltanet.reproduce import cells, needles
-from gated_deltanet.reproduce.cells import Cell, Scale, TaskCell
+from gated_deltanet.reproduce import cells, experiment, needles, pilot, reproduce, speed_cells, systems, task_cells
+from gated_deltanet.reproduce.scales import SCALES, Scale
+from gated_deltanet.reproduce.speed_cells import SpeedCell
+from gated_deltanet.reproduce.task_cells import MqarCell, TaskCell
+from gated_deltanet.reproduce.text_cells import TextCell, command
+from gated_deltanet.synthetic.tasks import TASKS
+from gated_deltanet.train import resolve
 
 TOY = Scale("nano", 300, tokens=2048, length=256, batch_tokens=512, peak_lr=4e-3, limit=2)
 WORDS = ("amber", "brave", "calm", "early", "quiet"), ("anchor", "bridge", "candle", "forest", "river")
@@ -24,7 +31,7 @@ def data(tmp_path_factory):
     for name in ("train", "valid"):
         write_rows(folder / f"wikipedia_en/{name}.jsonl.gz", [{"text": f"Article {i}. {STORY}"} for i in range(99)])
     for name in ("train", "valid", "test"):
-        write_text(folder / f"novels_en/{name}/a.txt.gz", STORY * 90)
+        write_text(folder / f"novels_en/{name}/a.txt.gz", STORY * (400 if name == "test" else 90))
     prompt = f"Story: {STORY * 40}\n\nNow, answer the question based on the story: who?"
     write_rows(folder / MINI, [{**LONGBENCH_ROWS[0], "prompt": prompt}, *LONGBENCH_ROWS[1:]])
     for name in ("govreport/a", "qasper/papers", "code_python_stdlib/a"):
@@ -42,27 +49,32 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def found(data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
-    return cells.run(Cell("gdn", 3), TOY, data, folder / "work", folder / "cells"), folder
+    return cells.run(TextCell("gdn", 3), TOY, data, folder / "work", folder / "cells"), folder
+
+
+def here(jobs, mp_context):
+    """Instead of other processes, which would not know of what a test has changed."""
+    return ThreadPoolExecutor(1)
 
 
 def test_a_cell_is_its_file_and_is_found_again(found):
     measured, folder = found
     assert json.loads((folder / "cells/gdn-3.json").read_text()) == measured
-    assert cells.find(Cell("gdn", 3), TOY, folder / "cells") == measured
-    assert cells.find(Cell("gdn", 4), TOY, folder / "cells") is None
+    assert cells.find(TextCell("gdn", 3), TOY, folder / "cells") == measured
+    assert cells.find(TextCell("gdn", 4), TOY, folder / "cells") is None
     other = Scale("nano", 300, tokens=4096, length=256, batch_tokens=512, peak_lr=4e-3, limit=2)
-    assert cells.find(Cell("gdn", 3), other, folder / "cells") is None
+    assert cells.find(TextCell("gdn", 3), other, folder / "cells") is None
 
 
 def test_a_cell_repeats_to_the_same_numbers(found, data, tmp_path):
     measured, _ = found
-    again = cells.run(Cell("gdn", 3), TOY, data, tmp_path / "work", tmp_path / "cells")
+    again = cells.run(TextCell("gdn", 3), TOY, data, tmp_path / "work", tmp_path / "cells")
     assert again["measures"] == measured["measures"]
     assert again["hash"] == measured["hash"]
 
 
 def test_an_ablation_has_its_validation_loss_only(data, tmp_path):
-    cell = Cell("without Short Conv", 0, measured=False)
+    cell = TextCell("without Short Conv", 0, measured=False)
     measured = cells.run(cell, TOY, data, tmp_path / "work", tmp_path / "cells")
     assert list(measured["measures"]) == ["validation"]
     assert measured["settings"]["model"]["mixers"][0]["conv_size"] is None
@@ -75,6 +87,61 @@ def test_a_synthetic_cell_that_diverges_is_named_and_has_no_score(data, tmp_path
     assert not (tmp_path / "cells").exists()
 
 
+def test_mqar_takes_the_best_of_three_rates(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(task_cells, "MQAR_STEPS", 2)
+    found = cells.run(MqarCell("deltanet", 1024, 0), TOY, data, tmp_path / "work", tmp_path / "cells")
+    measures = found["measures"]
+    assert found["system"] == "mqar: deltanet; 1024"
+    assert set(measures["by_rate"]) == {"0.001", "0.003", "0.01"}
+    assert measures["accuracy"] == measures["by_rate"][str(measures["rate"])]
+    assert [point["level"] for point in measures["points"]] == [16, 32, 64]
+
+
+def test_a_round_of_speeds_is_a_cell_of_each_system(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(speed_cells, "PAPER", ("gdn", "samba"))
+    monkeypatch.setattr(speed_cells, "SHAPES", ((16, 2), (32, 1)))
+    found = cells.run(SpeedCell(0), TOY, data, tmp_path / "work", tmp_path / "cells")
+    parts = {each["system"]: each for each in experiment.by_system(found)}
+    assert len(parts) == 2
+    assert set(parts["speed: gdn"]["measures"]["tokens_per_second"]) == {"16", "32"}
+    assert sum(each["seconds"]["measuring"] for each in parts.values()) == pytest.approx(found["seconds"]["measuring"])
+
+
+def test_the_papers_scale_trains_with_torchrun(data, tmp_path):
+    run = command(TextCell("gdn", 3), SCALES["1.3b"], data, tmp_path)
+    assert run[1:3] == ["-m", "torch.distributed.run"]
+    assert run[run.index("--recipe") + 1] == "paper-1.3b"
+    model = json.loads((tmp_path / "model-gdn-3.json").read_text())
+    assert model["d_model"] == 2400
+    assert run[run.index("--seed") + 1] == "3"
+    recipe = resolve(None, "paper-1.3b", {"model": run[run.index("--model") + 1]})
+    assert recipe.tokens == 100 * 10**9
+
+
+def test_the_pilot_tries_rates_until_the_best_lies_between(data, tmp_path, monkeypatch):
+    losses = {2e-3: 3.0, 4e-3: 2.5, 8e-3: 2.0, 16e-3: 2.2}
+
+    def measured(cell, scale, data_dir, work, out):
+        return {"measures": {"validation": {"articles": [[losses[cell.rate], 1]]}}}
+
+    monkeypatch.setattr(pilot, "run_all", lambda todo, place, *_: [(cell, measured(cell, *place)) for cell in todo])
+    place = pilot.Place(TOY, data, tmp_path, tmp_path)
+    assert pilot.tune(["gdn"], place, 1, print) == {"gdn": losses}
+
+
+def test_a_pilot_finds_rates_and_what_seeds_can_tell(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(pilot, "RATES", (1e-3,))
+    monkeypatch.setattr(pilot, "wanted", lambda tried: [] if tried else pilot.RATES)
+    monkeypatch.setattr(pilot, "SEEDS", (100, 101))
+    monkeypatch.setattr(pilot, "SHARE", 1)
+    monkeypatch.setattr(pilot, "ProcessPoolExecutor", here)
+    told = pilot.pilot(data, out=tmp_path / "out", work=tmp_path / "work", scale=TOY, names=("gdn", "mamba2"))
+    assert told["rates"] == {"gdn": 1e-3, "mamba2": 1e-3}
+    assert set(told["spread"]) == {"gdn − mamba2"}
+    assert set(told["whole"]) == {"gdn", "mamba2"}
+    assert json.loads((tmp_path / "out" / "pilot.json").read_text()) == told
+
+
 def test_every_number_of_a_cell_is_there(found):
     measures = found[0]["measures"]
     assert set(measures) == {"validation", "pairs", "needles", "gain", "long_gain", "positions"}
@@ -83,6 +150,31 @@ def test_every_number_of_a_cell_is_there(found):
     }
     assert all(n > 0 for text in measures["validation"].values() for _, n in text)
     assert len(measures["positions"]["PG19"]) == 20
+
+
+def test_every_target_runs_and_has_a_page(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(experiment, "ProcessPoolExecutor", here)
+    monkeypatch.setattr(experiment, "FEW", 1)
+    monkeypatch.setattr(systems, "TEXT", ("gdn", "mamba2"))
+    monkeypatch.setattr(systems, "ABLATIONS", {name: systems.ABLATIONS[name] for name in ("naive Delta Rule",)})
+    monkeypatch.setattr(task_cells, "MQAR_STEPS", 1)
+    monkeypatch.setattr(experiment, "MQAR_STATES", (1024,))
+    monkeypatch.setattr(experiment, "MQAR_MODELS", ("gdn",))
+    monkeypatch.setattr(speed_cells, "SHAPES", ((16, 2), (32, 1)))
+    monkeypatch.setattr(speed_cells, "PAPER", ("gdn",))
+    for name, task in TASKS.items():
+        monkeypatch.setitem(TASKS, name, task._replace(steps=1, trained=task.trained[:1], scored=task.scored[:1]))
+    told, scale = [], replace(TOY, seeds=1)
+    judged = reproduce(
+        "all", data_dir=data, out=tmp_path / "out", work=tmp_path / "work", scale=scale, tell=told.append
+    )
+    assert len(told) == len(experiment.cells_of("all", scale)) == len(list((tmp_path / "out/cells").iterdir()))
+    assert told[-1].startswith(f"{len(told)} of {len(told)}: speed 0")
+    assert {claim["verdict"] for claim in judged} == {None}  # of one seed
+    for target in experiment.TARGETS:
+        assert f"gdn reproduce {target}" in (tmp_path / "out" / target / "README.md").read_text()
+        assert (tmp_path / "out" / target / "figure.png").stat().st_size > 5000
+    assert reproduce("all", out=tmp_path / "out", scale=scale) == judged  # from the cells alone
 
 
 def test_keys_of_training_and_of_questions_are_kept_apart():
@@ -110,6 +202,7 @@ def test_questions_fill_their_length_and_score_the_value(data):
         (["table9"], "target is 'table9', expected perhaps"),
         (["table3", "--jobs", "0"], "--jobs is 0, expected 1 or more"),
         (["table3", "--data-dir", "nowhere"], "--data-dir is nowhere, expected a folder"),
+        (["pilot"], "--data-dir is not given, expected the folder of texts on which the pilot trains"),
     ],
 )
 def test_wrong_arguments_are_named(arguments, message, capsys):

@@ -4,10 +4,13 @@ from pathlib import Path
 import pytest
 
 from gated_deltanet.files import as_json
-from gated_deltanet.models import count
+from gated_deltanet.layers import Attention, GatedDeltaNet
+from gated_deltanet.models import count, get_preset
+from gated_deltanet.models.presets import PAPER
 from gated_deltanet.reproduce import CELLS, LAPTOP, VERDICTS, experiment
 from gated_deltanet.reproduce.claims import CLAIMS, judge_all, order
-from gated_deltanet.reproduce.page import page
+from gated_deltanet.reproduce.page import page, target_page
+from gated_deltanet.reproduce.scales import SCALES
 from gated_deltanet.reproduce.systems import ABLATIONS, ORDERS, TEXT, config_of
 from gated_deltanet.reproduce.verdicts import REPRODUCED
 
@@ -40,9 +43,16 @@ def test_an_order_is_groups_with_the_best_first():
     assert order("gdn > mamba2, deltanet") == (("gdn",), ("mamba2", "deltanet"))
 
 
+def systems_of(target):
+    """And seeds that are run for it."""
+    for cell in experiment.grid(target, LAPTOP):
+        names = [f"speed: {name}" for name in PAPER] if cell.system == "speed" else [cell.system]
+        yield from ((name, cell.seed) for name in names)
+
+
 def test_every_system_of_a_claim_is_run_for_its_target():
     for claim in CLAIMS:
-        run = {(cell.system, cell.seed) for cell in experiment.grid(claim.target)}
+        run = set(systems_of(claim.target))
         for system in (system for group in claim.order for system in group):
             assert {(system, seed) for seed in range(claim.looks[0])} <= run, claim
 
@@ -57,23 +67,43 @@ def test_a_claim_is_judged_by_its_links():
 
 def test_the_page_names_every_claim_and_what_chance_would_give():
     cells = ranked(TEXT)
-    found = [
-        {"system": system, "seed": seed, "measures": m, "parameters": 1, "state_bytes": 1, "seconds": {"training": 60}}
-        for (system, seed), m in cells.items()
-    ]
-    text = page(found, judge_all(cells))
+    same = {"parameters": 1, "state_bytes": 1, "seconds": {"training": 60}, "processor": "x"}
+    found = [{"system": system, "seed": seed, "measures": m, **same} for (system, seed), m in cells.items()]
+    judged = judge_all(cells)
+    text = page(found, judged)
     assert all(claim.says in text for claim in CLAIMS)
     assert "chance alone" in text
+    table3 = target_page("table3", found, judged)
+    assert "| gdn | 1 | 0 KiB | 8 |" in table3
+    assert "16.42" in table3  # the paper's
+    assert "What others measured" in table3
 
 
 @pytest.mark.parametrize("system", [*TEXT, *ORDERS, *ABLATIONS])
 def test_all_systems_have_the_same_parameters(system):
-    ours, base = (count.parameters(config_of(name, LAPTOP.size, LAPTOP.vocab_size)) for name in (system, "gdn"))
+    ours, base = (count.parameters(config_of(name, LAPTOP)) for name in (system, "gdn"))
     assert abs(ours / base - 1) < 0.02
+
+
+def test_windows_are_half_of_a_row():
+    attention = config_of("gdn-h1", LAPTOP).mixers[1]
+    assert isinstance(attention, Attention)
+    assert attention.window == LAPTOP.length // 2
+
+
+def test_at_the_papers_scale_systems_are_the_presets():
+    scale = SCALES["1.3b"]
+    assert config_of("gdn", scale) == get_preset("gdn-1.3b")
+    assert config_of("gdn-mamba2-swa", scale) == get_preset("gdn-mamba2-swa-500m")
+    for size, heads in {64: 18, 128: 9, 256: 4}.items():
+        mixer = config_of(f"Head Dim {size}", SCALES["400m"]).mixers[0]
+        assert isinstance(mixer, GatedDeltaNet)
+        assert (mixer.n_heads, mixer.d_k) == (heads, size)
+    assert {cell.seed for cell in experiment.cells_of("table3", scale)} == {0}
 
 
 @pytest.mark.skipif(not (RESULTS / VERDICTS).exists(), reason="no cells have been committed yet")
 def test_committed_verdicts_follow_from_the_committed_cells():
-    found = experiment.finished(LAPTOP, RESULTS / CELLS, experiment.cells_of("all"))
+    found = experiment.finished(LAPTOP, RESULTS / CELLS, experiment.cells_of("all", LAPTOP))
     judged = judge_all({(cell["system"], cell["seed"]): cell["measures"] for cell in found})
     assert json.loads(as_json(judged)) == json.loads((RESULTS / VERDICTS).read_text())

@@ -8,7 +8,7 @@ from gated_deltanet import CausalLM
 from gated_deltanet.models import count
 from gated_deltanet.synthetic import figure, suite, synthetic, tasks, train
 from gated_deltanet.synthetic.batch import NOT_ASKED, Batch
-from gated_deltanet.synthetic.models import SMALL, architecture
+from gated_deltanet.synthetic.models import STATES, architecture
 from gated_deltanet.synthetic.suite import Cell
 from gated_deltanet.synthetic.tasks import TASKS
 
@@ -50,7 +50,8 @@ def test_states_are_of_one_size(name):
 
 def test_a_hybrid_has_a_layer_for_each_mixer():
     assert architecture("gdn-h2", 5).n_layers == 3
-    assert count.kv_bytes(architecture("gdn-h1", 5), 1000) == count.kv_bytes(architecture("gdn-h1", 5), SMALL.window)
+    hybrid = architecture("gdn-h1", 5)
+    assert count.kv_bytes(hybrid, 1000) == count.kv_bytes(hybrid, STATES[2048].window)
 
 
 def test_right_counts_what_is_asked_for():

@@ -1,0 +1,146 @@
+"""Before anything is judged, on seeds that never are: learning rates, how far seeds differ, what is too easy or hard.
+
+Each system learns at three rates for a quarter of the tokens; where the best lies at an end, the next rate is tried,
+too. What it finds is written into `scales.LAPTOP` by hand, and kept in results/reproduce/pilot.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gated_deltanet.files import as_json, write_text
+
+from . import cells, systems
+from .numbers import needles_found, validation
+from .scales import LAPTOP, Scale
+from .text_cells import TextCell
+from .verdicts import LOOKS, interval
+
+SEEDS = (100, 101, 102, 103)
+RATES = (2e-3, 4e-3, 8e-3)
+SHARE = 4  # of the tokens, a quarter
+CLOSE = ("gdn", "mamba2", "deltanet")  # of which the spread over seeds is measured
+WHOLE = ("gdn", "mamba2", "deltanet", "transformer", "gdn-h2")  # which are measured as cells will be
+FILE = "pilot.json"
+
+
+class PilotCell(NamedTuple):
+    name: str
+    seed: int
+    rate: float
+
+    @property
+    def system(self) -> str:
+        return f"{self.name} {self.rate:g}"
+
+    @property
+    def threads(self) -> int:
+        return 1
+
+    def scale(self, scale: Scale) -> Scale:
+        return replace(scale, tokens=scale.tokens // SHARE, peak_lr=self.rate, rates=())
+
+    def settings(self, scale: Scale) -> dict[str, Any]:
+        return TextCell(self.name, self.seed, measured=False).settings(self.scale(scale))
+
+    def tokens(self, scale: Scale) -> int:
+        return self.scale(scale).tokens
+
+    def run(self, scale: Scale, data_dir: Path, work: Path) -> dict[str, Any]:
+        cell = TextCell(self.name, self.seed, measured=False)
+        return cell.run(self.scale(scale), data_dir, work / f"rate-{self.rate:g}")
+
+
+class Place(NamedTuple):
+    scale: Scale
+    data_dir: Path
+    work: Path
+    out: Path
+
+
+def pilot(
+    data_dir: str | Path,
+    *,
+    out: str | Path = "results/reproduce/pilot",
+    work: str | Path = "runs/reproduce-pilot",
+    jobs: int = 1,
+    scale: Scale = LAPTOP,
+    names: Sequence[str] = systems.TEXT,
+    tell: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """rates: the best of each system; losses: by system and rate; spread, whole: see the functions of these names.
+
+    What is done is not done again. Arguments as of `reproduce`. names: of the systems.
+    """
+    place = Place(scale, Path(data_dir), Path(work), Path(out))
+    losses = tune(names, place, jobs, tell)
+    best = {name: min(found, key=lambda rate, found=found: found[rate]) for name, found in losses.items()}
+    told = {
+        "rates": best,
+        "losses": {name: {f"{rate:g}": loss for rate, loss in found.items()} for name, found in losses.items()},
+        "spread": spread([name for name in CLOSE if name in names], best, place, jobs, tell),
+        "whole": whole([name for name in WHOLE if name in names], best, place, jobs, tell),
+    }
+    write_text(Path(out) / FILE, as_json(told) + "\n")
+    return told
+
+
+def tune(names: Sequence[str], place: Place, jobs: int, tell: Callable[[str], None]) -> dict[str, dict[float, float]]:
+    """The loss of each system at each rate, tried until the best lies between two others."""
+    losses: dict[str, dict[float, float]] = {name: {} for name in names}
+    while todo := [PilotCell(name, SEEDS[0], rate) for name in names for rate in wanted(losses[name])]:
+        for cell, found in run_all(todo, place, jobs, tell):
+            losses[cell.name][cell.rate] = validation(found["measures"])
+    return losses
+
+
+def wanted(tried: Mapping[float, float]) -> Sequence[float]:
+    """The rates to try next."""
+    if not tried:
+        return RATES
+    best = min(tried, key=lambda rate: tried[rate])
+    return [best / 2] if best == min(tried) else [best * 2] if best == max(tried) else []
+
+
+def spread(
+    names: Sequence[str], best: Mapping[str, float], place: Place, jobs: int, tell: Callable[[str], None]
+) -> dict[str, float]:
+    """Of each two systems the smallest difference of their losses that as many seeds as claims have would tell."""
+    todo = [PilotCell(name, seed, best[name]) for seed in SEEDS for name in names]
+    losses = {(cell.name, cell.seed): validation(m["measures"]) for cell, m in run_all(todo, place, jobs, tell)}
+    told = {}
+    for i, a in enumerate(names):
+        for b in names[i + 1 :]:
+            _, half = interval([losses[a, seed] - losses[b, seed] for seed in SEEDS])
+            told[f"{a} − {b}"] = half * (len(SEEDS) / LOOKS[-1]) ** 0.5
+    return told
+
+
+def whole(
+    names: Sequence[str], best: Mapping[str, float], place: Place, jobs: int, tell: Callable[[str], None]
+) -> dict[str, dict[str, float]]:
+    """What cells will measure, of some systems: a task at which all are at the floor or the ceiling is of no use."""
+    tuned = replace(place.scale, rates=tuple(best.items()))
+    found = run_all([TextCell(name, SEEDS[0]) for name in names], place._replace(scale=tuned), jobs, tell)
+    tasks = [needles_found(f"S-NIAH-{i}") for i in (1, 2, 3)]
+    return {
+        cell.system: {"validation": validation(m["measures"])} | {each.title: each.of(m["measures"]) for each in tasks}
+        for cell, m in found
+    }
+
+
+def run_all(
+    todo: Sequence[Any], place: Place, jobs: int, tell: Callable[[str], None]
+) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Each with what was measured of it, in their order; what is there is not run again."""
+    scale, data_dir, work, out = place
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        known = {cell: cells.find(cell, scale, out) for cell in todo}
+        running = {c: pool.submit(cells.run, c, scale, data_dir, work, out) for c in todo if known[c] is None}
+        for cell in todo:
+            found = known[cell] or running[cell].result()
+            tell(f"{cell.system} {cell.seed}: {validation(found['measures']):.4f}")
+            yield cell, found

@@ -1,0 +1,115 @@
+"""A language model: trained on text, and measured on all that tables 2 to 5 and Fig. 2 ask.
+
+Small ones read needles among their texts, in this process. Those of the paper's size are trained by its recipe, with
+torchrun.
+"""
+
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import torch
+
+from gated_deltanet.data import tokenizer
+from gated_deltanet.eval.model import OurModel
+from gated_deltanet.files import write_json
+from gated_deltanet.interop.folder import load
+from gated_deltanet.models import count
+from gated_deltanet.train import Recipe, resolve, resume, train
+from gated_deltanet.train.data import is_prepared
+from gated_deltanet.train.run import RECIPE
+
+from . import systems, texts
+from .cells import file_of
+from .measures import measure
+from .scales import Scale
+
+PREPARED = "fineweb_edu"
+
+
+class TextCell(NamedTuple):
+    system: str
+    seed: int
+    measured: bool = True  # with all of `measures`; else only the validation loss
+
+    @property
+    def threads(self) -> int:
+        return 1
+
+    def settings(self, scale: Scale) -> dict[str, Any]:
+        config = systems.config_of(self.system, scale)
+        shared = {name: value for name, value in asdict(scale).items() if name not in ("rates", "peak_lr", "seeds")}
+        return {"peak_lr": scale.rate(self.system), **shared, "model": config.to_dict()}
+
+    def tokens(self, scale: Scale) -> int:
+        return scale.tokens
+
+    def run(self, scale: Scale, data_dir: Path, work: Path) -> dict[str, Any]:
+        """Train, which goes on where it was stopped, and measure. work: for what is not kept."""
+        began = perf_counter()
+        folder = work / file_of(self).removesuffix(".json")
+        if scale.recipe:
+            subprocess.run(command(self, scale, data_dir, work), check=True)
+        elif (folder / RECIPE).exists():
+            resume(folder, quiet=True)
+        else:
+            name = f"texts-{scale.tokens}-{scale.vocab_size}"
+            prepared = texts.make(data_dir, work / name, scale.tokens, scale.vocab_size)
+            train(recipe_of(self, scale, prepared, work), folder, quiet=True)
+        model, trained = load(folder), perf_counter() - began
+        limit = scale.limit if self.measured else None
+        return {
+            "parameters": count.parameters(model.config),
+            "state_bytes": count.state_bytes(model.config),
+            "measures": measure(OurModel(model, tokenizer.load(folder)), scale.length, data_dir, limit),
+            "seconds": {"training": round(trained), "measuring": round(perf_counter() - began - trained)},
+        }
+
+
+def command(cell: TextCell, scale: Scale, data_dir: Path, work: Path) -> list[str]:
+    """One process for each GPU. data_dir: if it has a folder "fineweb_edu" that `gdn data prepare` made, that is read.
+
+    Without it the recipe's own source is: FineWeb-Edu, from the hub.
+    """
+    processes = ["--standalone", "--nproc-per-node", str(max(1, torch.cuda.device_count()))]
+    run = [sys.executable, "-m", "torch.distributed.run", *processes, "-m", "gated_deltanet", "train"]
+    folder = work / file_of(cell).removesuffix(".json")
+    if (folder / RECIPE).exists():
+        return [*run, "--resume", str(folder)]
+    prepared = data_dir / PREPARED
+    data = ["--data", str(prepared), "--tokenizer", str(prepared)] if is_prepared(prepared) else []
+    settings = ["--model", str(model_file(cell, scale, work)), "--seed", str(cell.seed)]
+    return [*run, "--recipe", str(scale.recipe), *settings, *data, "--out", str(folder)]
+
+
+def model_file(cell: TextCell, scale: Scale, work: Path) -> Path:
+    file = work / f"model-{file_of(cell)}"
+    write_json(file, systems.config_of(cell.system, scale).to_dict())
+    return file
+
+
+def recipe_of(cell: TextCell, scale: Scale, prepared: Path, work: Path) -> Recipe:
+    """The paper's, without resets, at a laptop's scale."""
+    values = {
+        "model": str(model_file(cell, scale, work)),
+        "data": str(prepared),
+        "tokenizer": str(prepared),
+        "seed": cell.seed,
+        "reset": False,
+        "length": scale.length,
+        "tokens": scale.tokens,
+        "batch_tokens": scale.batch_tokens,
+        "micro_rows": scale.batch_tokens // scale.length,
+        "peak_lr": scale.rate(cell.system),
+        "warmup_tokens": scale.tokens // 40,
+        "dtype": "float32",
+        "validate_every": 10**6,
+        "validate_tokens": 20_000,
+        "sample_tokens": 0,
+        "checkpoint_every": 200,
+        "keep": 1,
+    }
+    return resolve(None, "nano", values)
