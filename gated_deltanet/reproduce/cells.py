@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import fields
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,6 +12,7 @@ import torch
 import gated_deltanet
 from gated_deltanet.bench import machine
 from gated_deltanet.files import as_json, read_json, write_text
+from gated_deltanet.models import ModelConfig
 
 from .scales import Scale
 
@@ -51,6 +53,17 @@ def file_of(cell: Cell) -> str:
 def hash_of(cell: Cell, scale: Scale) -> str:
     values = {"seed": cell.seed, **cell.settings(scale)}
     return sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def described(config: ModelConfig) -> dict[str, Any]:
+    """Fields that are not as they are by default: one that is added later changes no hash."""
+
+    def differing(values: Any) -> dict[str, Any]:
+        usual = {field.name: field.default for field in fields(values)}
+        return {name: value for name, value in vars(values).items() if value != usual[name]}
+
+    mixers = [{"mixer": type(mixer).__name__, **differing(mixer)} for mixer in config.mixers]
+    return differing(config) | {"mixers": mixers}
 
 
 def find(cell: Cell, scale: Scale, folder: Path) -> dict[str, Any] | None:

@@ -9,6 +9,7 @@ from gated_deltanet.bench.train import Cell, measure
 from gated_deltanet.models import count, get_preset
 from gated_deltanet.models.presets import PAPER
 
+from .cells import described
 from .scales import Scale
 
 SHAPES = ((2048, 8), (4096, 4), (8192, 2), (16384, 1))  # length, batch: half of the paper's
@@ -27,7 +28,7 @@ class SpeedCell(NamedTuple):
         return 0
 
     def settings(self, scale: Scale) -> dict[str, Any]:
-        models = {name: get_preset(f"{name}-{SIZE}").to_dict() for name in PAPER}
+        models = {name: described(get_preset(f"{name}-{SIZE}")) for name in PAPER}
         return {"shapes": SHAPES, "size": SIZE, "models": models}
 
     def tokens(self, scale: Scale) -> int:

@@ -8,6 +8,7 @@ from gated_deltanet.synthetic import mqar, suite
 from gated_deltanet.synthetic.models import STATES, architecture
 from gated_deltanet.synthetic.tasks import SCORED, TASKS, Task
 
+from .cells import described
 from .scales import Scale
 
 MODELS = {  # of each task
@@ -41,7 +42,7 @@ class TaskCell(NamedTuple):
         return suite.Cell(self.task, self.model).config()
 
     def settings(self, scale: Scale) -> dict[str, Any]:
-        return described(TASKS[self.task], self.config())
+        return trained(TASKS[self.task], self.config())
 
     def tokens(self, scale: Scale) -> int:
         return 0
@@ -69,7 +70,7 @@ class MqarCell(NamedTuple):
         return architecture(self.model, mqar.vocab_size(PAIRS), self.state)
 
     def settings(self, scale: Scale) -> dict[str, Any]:
-        return described(mqar_task(MQAR_RATES[0]), self.config()) | {"rates": MQAR_RATES}
+        return trained(mqar_task(MQAR_RATES[0]), self.config()) | {"rates": MQAR_RATES}
 
     def tokens(self, scale: Scale) -> int:
         return 0
@@ -97,9 +98,9 @@ def mqar_task(rate: float) -> Task:
     )
 
 
-def described(task: Task, config: ModelConfig) -> dict[str, Any]:
+def trained(task: Task, config: ModelConfig) -> dict[str, Any]:
     levels = {"trained": task.trained, "scored": task.scored, "steps": task.steps, "peak_lr": task.peak_lr}
-    return levels | {"model": config.to_dict()}
+    return levels | {"model": described(config)}
 
 
 def scored(found: dict[str, Any], cell: TaskCell | MqarCell) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from gated_deltanet.train.data import is_prepared
 from gated_deltanet.train.run import RECIPE
 
 from . import systems, texts
-from .cells import file_of
+from .cells import described, file_of
 from .measures import measure
 from .scales import Scale
 
@@ -42,7 +42,7 @@ class TextCell(NamedTuple):
     def settings(self, scale: Scale) -> dict[str, Any]:
         config = systems.config_of(self.system, scale)
         shared = {name: value for name, value in asdict(scale).items() if name not in ("rates", "peak_lr", "seeds")}
-        return {"peak_lr": scale.rate(self.system), **shared, "model": config.to_dict()}
+        return {"peak_lr": scale.rate(self.system), **shared, "model": described(config)}
 
     def tokens(self, scale: Scale) -> int:
         return scale.tokens
