@@ -104,7 +104,7 @@ def recipe_of(cell: TextCell, scale: Scale, prepared: Path, work: Path) -> Recip
         "batch_tokens": scale.batch_tokens,
         "micro_rows": scale.batch_tokens // scale.length,
         "peak_lr": scale.rate(cell.system),
-        "warmup_tokens": scale.tokens // 40,
+        "warmup_tokens": scale.tokens // 100,
         "dtype": "float32",
         "validate_every": 10**6,
         "validate_tokens": 20_000,
