@@ -317,7 +317,7 @@ def test_the_command_converts_there_and_back(tmp_path, to, capsys):
     assert "back: 5 layers of GatedDeltaNet, Attention, 24 wide" in capsys.readouterr().out
     assert load(back).config == model.config
     assert cli.main(["convert", ours, str(tmp_path / "again")]) == 2
-    assert "this is a model of ours already, expected one of FLA" in capsys.readouterr().err
+    assert "is a model of ours already, expected another project's" in capsys.readouterr().err
     assert not (tmp_path / "again").exists()
 
 

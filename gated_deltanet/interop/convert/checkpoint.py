@@ -27,6 +27,7 @@ class Source(NamedTuple):
     """A tensor in a file."""
 
     file: Path
+    name: str  # there
     shape: tuple[int, ...]
     dtype: str  # as safetensors writes it: F32, BF16
 
@@ -38,7 +39,7 @@ class Piece(NamedTuple):
     shape: tuple[int, ...]
     sources: tuple[str, ...]
     make: Callable[..., Tensor]
-    dtype: str = "F32"  # of a tensor without sources
+    wide: bool = False  # in float32 at least, whatever its sources are of
 
 
 def read_sources(folder: Path) -> dict[str, Source]:
@@ -53,7 +54,7 @@ def read_sources(folder: Path) -> dict[str, Source]:
         with files.open_tensors(file, "pt") as opened:
             for name in opened.keys():  # noqa: SIM118
                 part = opened.get_slice(name)
-                found[name] = Source(file, tuple(part.get_shape()), part.get_dtype())
+                found[name] = Source(file, name, tuple(part.get_shape()), part.get_dtype())
     if missing := sorted(named.keys() - found.keys()):
         raise ValueError(f"{index} names {listed(missing)}, which the files do not hold")
     if others := sorted(name for name, source in found.items() if source.dtype not in DTYPES):
@@ -124,7 +125,7 @@ def content(piece: Piece, sources: Mapping[str, Source], opened: dict[Path, Any]
         file = sources[name].file
         if file not in opened:
             opened[file] = stack.enter_context(files.open_tensors(file, "pt"))
-        tensors.append(opened[file].get_tensor(name))
+        tensors.append(opened[file].get_tensor(sources[name].name))
     tensor = piece.make(*tensors).to(DTYPES[dtype_of(piece, sources)]).contiguous()
     if tuple(tensor.shape) != piece.shape:
         raise ValueError(f"{piece.name} became {list(tensor.shape)}, expected {list(piece.shape)}")
@@ -152,10 +153,11 @@ def copy_beside(source: Path, folder: Path) -> None:
 
 def dtype_of(piece: Piece, sources: Mapping[str, Source]) -> str:
     """That of its sources, which must have one."""
-    kinds = {sources[name].dtype for name in piece.sources} or {piece.dtype}
+    kinds = {sources[name].dtype for name in piece.sources} or {"F32"}
     if len(kinds) > 1:
         raise ValueError(f"{listed(piece.sources)} are of {', '.join(sorted(kinds))}, expected one type")
-    return kinds.pop()
+    kind = kinds.pop()
+    return "F32" if piece.wide and kind != "F64" else kind
 
 
 def width_of(piece: Piece, sources: Mapping[str, Source]) -> int:

@@ -5,24 +5,22 @@ GatedDeltaNet, DeltaNet, RetNet, HGRN2, Mamba2, Transformer, and hybrids of them
 Every tensor is accounted for before the first is written, and memory holds one tensor at a time.
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from pathlib import Path
-
-import torch
 
 from gated_deltanet import files
 from gated_deltanet.interop import folder as ours
 from gated_deltanet.layers.hgrn2 import HGRN2
 from gated_deltanet.models.config import ModelConfig
 
-from .checkpoint import Piece, Source, copy_beside, listed, new_folder, read_sources, write_weights
+from .accounting import HEAD, check, check_tied, read_values, shapes_of, token_ids
+from .checkpoint import Piece, Source, copy_beside, new_folder, read_sources, write_weights
 from .fla_config import infer
-from .fla_names import BOUNDS, Layout, Shapes, find_layout, to_ours
+from .fla_names import BOUNDS, Layout, find_layout, to_ours
 from .fla_names import to_fla as to_fla_names
 from .fla_values import describe
 
 LAYOUTS = {"current": Layout(), "2024-12": Layout(fused_mlp=True, unused_D=True)}
-HEAD = "lm_head.weight"
 
 
 def from_fla(source: str | Path, folder: str | Path) -> ModelConfig:
@@ -58,39 +56,16 @@ def to_fla(
 
 def plan_from_fla(source: Path, sources: Mapping[str, Source]) -> tuple[ModelConfig, list[Piece]]:
     """The model, and its tensors as made of FLA's."""
-    if not (source / ours.CONFIG).exists():
-        raise FileNotFoundError(f"no {ours.CONFIG} in {source}, expected a checkpoint of FLA")
+    values = read_values(source, "FLA")
     with files.naming(source):
-        config = infer(
-            files.read_json(source / ours.CONFIG, strict=False), {name: x.shape for name, x in sources.items()}
-        )
+        config = infer(values, {name: x.shape for name, x in sources.items()})
     layout = find_layout(sources)
     pieces, expected = to_ours(config, shapes_of(config, len(sources), source), layout, ours.PREFIX)
     check(source, sources, expected, unread(config, sources, layout))
     if config.tied and HEAD in sources:
-        check_tied(source, sources, pieces)
+        (embedding,) = next(piece.sources for piece in pieces if piece.name.endswith("embedding.weight"))
+        check_tied(source, sources[HEAD], sources[embedding])
     return config, pieces
-
-
-def shapes_of(config: ModelConfig, n_tensors: int, source: Path) -> Shapes:
-    model = ours.without_weights(config, n_tensors, source / ours.CONFIG)
-    return {name: tuple(x.shape) for name, x in model.state_dict().items()}
-
-
-def check(source: Path, found: Mapping[str, Source], expected: Shapes, unread: Set[str] = frozenset()) -> None:
-    """That these tensors are there and have these shapes, and no others are there but what is not read."""
-    wrong = [
-        f"{name} is {list(found[name].shape)}, expected {list(shape)}"
-        for name, shape in expected.items()
-        if name in found and found[name].shape != shape
-    ]
-    kinds = {
-        "is missing": sorted(expected.keys() - found.keys()),
-        "has no place in our model": sorted(found.keys() - expected.keys() - unread),
-    }
-    wrong += [f"{listed(names)} {what}" for what, names in kinds.items() if names]
-    if wrong:
-        raise ValueError(f"{source}: {'; '.join(wrong)}")
 
 
 def unread(config: ModelConfig, sources: Mapping[str, Source], layout: Layout) -> set[str]:
@@ -98,19 +73,3 @@ def unread(config: ModelConfig, sources: Mapping[str, Source], layout: Layout) -
     names = {HEAD} if config.tied else set()
     names |= {name for name in sources if layout.unused_D and name.endswith(".attn.D")}
     return names | ({BOUNDS} if config.n_layers == 1 and isinstance(config.mixer(0), HGRN2) else set())
-
-
-def check_tied(source: Path, sources: Mapping[str, Source], pieces: list[Piece]) -> None:
-    """A tied head that is there all the same must be the embedding."""
-    (embedding,) = next(piece.sources for piece in pieces if piece.name.endswith("embedding.weight"))
-    with (
-        files.open_tensors(sources[HEAD].file, "pt") as head,
-        files.open_tensors(sources[embedding].file, "pt") as other,
-    ):
-        if not torch.equal(head.get_tensor(HEAD), other.get_tensor(embedding)):
-            raise ValueError(f"{source}: {HEAD} is not {embedding}, but tie_word_embeddings is true")
-
-
-def token_ids(source: Path) -> dict:
-    file = source / "generation_config.json"
-    return files.read_json(file, strict=False) if file.exists() else {}

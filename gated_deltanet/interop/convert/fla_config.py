@@ -4,7 +4,6 @@ What the shapes of the tensors tell is taken from them; FLA's config is asked fo
 no tensor tells them, windows, eps, switches without tensors.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from gated_deltanet.files import shaped
@@ -17,9 +16,7 @@ from gated_deltanet.layers.mamba2 import Mamba2
 from gated_deltanet.layers.retnet import RetNet
 from gated_deltanet.models.config import ModelConfig
 
-from .fla_names import Shapes
-
-Values = Mapping[str, Any]
+from .accounting import Shapes, Values, count_layers, share, shortest, size
 
 TYPES = {
     "gated_deltanet": "GatedDeltaNetForCausalLM",
@@ -59,10 +56,7 @@ def infer(values: Values, shapes: Shapes) -> ModelConfig:
             raise ValueError(f"{name} is {values[name]!r}, expected {' or '.join(map(repr, allowed))}")
     prefix = "backbone" if model_type == "mamba2" else "model"
     vocab_size, d_model = size(shapes, f"{prefix}.embeddings.weight", 2)
-    layers = [name.split(".")[2] for name in shapes if name.startswith(f"{prefix}.layers.")]
-    n_layers = 1 + max((int(layer) for layer in layers if layer.isdecimal()), default=-1)
-    if not n_layers:
-        raise ValueError(f"there is no tensor {prefix}.layers.0.…, expected at least one layer")
+    n_layers = count_layers(shapes, f"{prefix}.layers.")
     mixers = [mixer_of(values, shapes, f"{prefix}.layers.{layer}", layer) for layer in range(n_layers)]
     return ModelConfig(
         d_model=d_model,
@@ -149,25 +143,3 @@ def attention_of(values: Values, shapes: Shapes, at: str, layer: int) -> Attenti
         "rope_theta": shaped(given.get("rope_theta", 10000.0), float, "rope_theta"),
     }
     return Attention(n_heads or 1, d_head, None if n_kv_heads == n_heads else n_kv_heads, **options)
-
-
-def size(shapes: Shapes, name: str, axes: int) -> tuple[int, ...]:
-    if name not in shapes:
-        raise ValueError(f"{name} is missing")
-    if len(shapes[name]) != axes:
-        raise ValueError(f"{name} is {list(shapes[name])}, expected {axes} axes")
-    return shapes[name]
-
-
-def share(rows: int, n: Any, name: str, of: str) -> int:
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1 or rows % n or not rows:
-        raise ValueError(f"{name} has {rows} channels, expected a multiple of {of}, which is {n!r}")
-    return rows // n
-
-
-def shortest(mixers: list[Mixer]) -> tuple[Mixer, ...]:
-    """The fewest mixers that, tiled over the layers, give these."""
-    for n in range(1, len(mixers)):
-        if all(mixer == mixers[i % n] for i, mixer in enumerate(mixers)):
-            return tuple(mixers[:n])
-    return tuple(mixers)

@@ -5,7 +5,7 @@ In December 2024 the MLP's gate and up projections were one matrix, the norms co
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from typing import NamedTuple
 
@@ -20,9 +20,8 @@ from gated_deltanet.layers.mamba2 import Mamba2
 from gated_deltanet.layers.retnet import RetNet
 from gated_deltanet.models.config import ModelConfig
 
+from .accounting import Shapes
 from .checkpoint import Piece
-
-Shapes = Mapping[str, tuple[int, ...]]  # by name
 
 QKV = {f"{x}_proj.weight": f"attn.{x}_proj.weight" for x in "qkv"} | {"out_proj.weight": "attn.o_proj.weight"}
 DELTA = QKV | {f"{x}_conv.weight": f"attn.{x}_conv1d.weight" for x in "qkv"}

@@ -12,6 +12,7 @@ from gated_deltanet.layers.mamba2 import Mamba2
 from gated_deltanet.layers.retnet import RetNet
 from gated_deltanet.models.config import ModelConfig
 
+from .accounting import need
 from .fla_config import FEATURES, TYPES
 
 
@@ -43,7 +44,7 @@ def describe(config: ModelConfig, tokens: Mapping[str, Any], old: bool = False) 
         "tie_word_embeddings": config.tied,
     }
     mlp = {"intermediate_size": config.d_ff, "hidden_act": "swish"} if config.d_ff else {}
-    return common | mlp | values | {name: tokens.get(name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    return common | mlp | values | dict(tokens)
 
 
 def mixer_values(mixer: Mixer, d_model: int) -> tuple[str, dict[str, Any]]:
@@ -55,11 +56,11 @@ def mixer_values(mixer: Mixer, d_model: int) -> tuple[str, dict[str, Any]]:
     if isinstance(mixer, Attention):
         return "transformer", attention_values(mixer, d_model)
     if isinstance(mixer, RetNet):
-        need(mixer, rope_theta=10000.0)
+        need(mixer, "FLA", rope_theta=10000.0)
         ratios = {"expand_k": mixer.n_heads * mixer.d_k / d_model, "expand_v": mixer.n_heads * mixer.d_v / d_model}
         return "retnet", {"num_heads": mixer.n_heads, **ratios}
     if isinstance(mixer, HGRN2):
-        need(mixer, d_k=d_model // mixer.n_heads, d_v=d_model // mixer.n_heads)
+        need(mixer, "FLA", d_k=d_model // mixer.n_heads, d_v=d_model // mixer.n_heads)
         return "hgrn2", {"num_heads": mixer.n_heads, "expand_ratio": mixer.d_k}
     if isinstance(mixer, Mamba2):
         inner = mixer.n_heads * mixer.d_v
@@ -73,16 +74,16 @@ def mixer_values(mixer: Mixer, d_model: int) -> tuple[str, dict[str, Any]]:
 
 
 def delta_values(mixer: GatedDeltaNet, d_model: int) -> tuple[str, dict[str, Any]]:
-    need(mixer, out_norm=True, n_h=1, beta_bias=False, out_eps=None)
+    need(mixer, "FLA", out_norm=True, n_h=1, beta_bias=False, out_eps=None)
     if mixer.beta_max not in (1, 2):
         raise ValueError(f"{type(mixer).__name__}: beta_max is {mixer.beta_max}, FLA has 1 and 2")
     conv = {"use_short_conv": True, "conv_size": mixer.conv_size} if mixer.conv_size else {"use_short_conv": False}
     common = {"num_heads": mixer.n_heads, "use_gate": mixer.gate, "allow_neg_eigval": mixer.beta_max == 2, **conv}
     if mixer.decay:
-        need(mixer, feature_map="silu", qk_norm="l2")
+        need(mixer, "FLA", feature_map="silu", qk_norm="l2")
         heads = {"head_dim": mixer.d_k, "expand_v": mixer.d_v / mixer.d_k, "num_v_heads": mixer.n_v_heads}
         return "gated_deltanet", common | heads
-    need(mixer, n_v_heads=None)
+    need(mixer, "FLA", n_v_heads=None)
     if mixer.qk_norm == "l1" and mixer.feature_map == "silu":
         raise ValueError("GatedDeltaNet: qk_norm is 'l1' with feature_map 'silu', FLA has sums of what is ≥ 0")
     features = {
@@ -94,7 +95,7 @@ def delta_values(mixer: GatedDeltaNet, d_model: int) -> tuple[str, dict[str, Any
 
 
 def attention_values(mixer: Attention, d_model: int) -> dict[str, Any]:
-    need(mixer, d_head=d_model // mixer.n_heads, rope_dims=None, qk_norm="none", gate=False, post_norm=False)
+    need(mixer, "FLA", d_head=d_model // mixer.n_heads, rope_dims=None, qk_norm="none", gate=False, post_norm=False)
     if mixer.rope_theta is None:
         raise ValueError("Attention: rope_theta is None, FLA's attention has positions")
     heads = {"num_heads": mixer.n_heads, "num_kv_heads": mixer.H_kv}
@@ -125,9 +126,3 @@ def check_old(model_type: str, values: dict[str, Any]) -> None:
     values.pop("num_v_heads", None)
     if model_type == "gated_deltanet":
         values["expand_v"] = int(values["expand_v"])
-
-
-def need(mixer: Any, **fields: Any) -> None:
-    for name, value in fields.items():
-        if getattr(mixer, name) != value:
-            raise ValueError(f"{type(mixer).__name__}: {name} is {getattr(mixer, name)!r}, FLA has {value!r} only")
