@@ -21,6 +21,7 @@ from gated_deltanet.models.model import CausalLM
 from gated_deltanet.models.presets import PRESETS
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
+INDEX = "model.safetensors.index.json"  # in the place of WEIGHTS: which of several files holds a tensor
 MODEL_TYPE, ARCHITECTURE, PREFIX = "gdn", "GdnForCausalLM", "model."
 ROLES = ("bos_token", "eos_token", "pad_token")
 
@@ -41,7 +42,7 @@ def save(model: CausalLM, folder: str | Path, tokenizer: Tokenizer | None = None
 def load(folder: str | Path) -> CausalLM:
     """The model in a folder, in the dtypes it was saved in (A_log and dt_bias in float32 at least)."""
     folder = Path(folder)
-    config, tensors = load_config(folder), read_tensors(folder / WEIGHTS)
+    config, tensors = load_config(folder), read_tensors(folder)
     model = without_weights(config, len(tensors), folder / CONFIG)
     check_tensors(tensors, model.state_dict(), folder / WEIGHTS)
     model.load_state_dict({name.removeprefix(PREFIX): x for name, x in tensors.items()}, assign=True)
@@ -53,7 +54,7 @@ def load(folder: str | Path) -> CausalLM:
 
 def load_weights(model: CausalLM, folder: str | Path) -> None:
     """The weights of a saved model into another one of the same shape; those that do not fit it are named."""
-    tensors = {name.removeprefix(PREFIX): x for name, x in read_tensors(Path(folder) / WEIGHTS).items()}
+    tensors = {name.removeprefix(PREFIX): x for name, x in read_tensors(Path(folder)).items()}
     expected = model.state_dict()
     shapes = ((name, list(x.shape), list(expected[name].shape)) for name, x in tensors.items() if name in expected)
     wrong = [f"{name} is {found}, expected {shape}" for name, found, shape in shapes if found != shape]
@@ -125,10 +126,18 @@ def to_json(config: ModelConfig) -> dict[str, Any]:
     return {"model_type": MODEL_TYPE, "architectures": [ARCHITECTURE], **config.to_dict()}
 
 
-def read_tensors(file: Path) -> dict[str, Tensor]:
-    if not file.exists():
-        raise FileNotFoundError(f"no {file.name} in {file.parent}, expected the folder of a saved model")
-    return files.read_tensors(file)[1]
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    """From one file, or from the shards of one."""
+    index = folder / INDEX
+    if index.exists() and not (folder / WEIGHTS).exists():
+        with files.naming(index):
+            where = files.shaped(files.read_json(index, strict=False).get("weight_map"), dict[str, str], "weight_map")
+        shards = [folder / Path(name).name for name in sorted({*where.values()})]
+    else:
+        shards = [folder / WEIGHTS]
+    if missing := [file.name for file in shards if not file.exists()]:
+        raise FileNotFoundError(f"no {missing[0]} in {folder}, expected the folder of a saved model")
+    return {name: x for file in shards for name, x in files.read_tensors(file)[1].items()}
 
 
 def check_tensors(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], file: Path) -> None:

@@ -3,6 +3,7 @@
 With norms of queries and keys, a gate and positions in a part of each head it is Qwen3.5's.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -102,9 +103,15 @@ class AttentionMixer(nn.Module):
         self.out_proj = nn.Linear(c.n_heads * c.d_head, d_model, bias=False)
 
     def forward(
-        self, x: Tensor, state: KVCache | None = None, *, cu_seqlens: Tensor | None = None, keep_state: bool = True
+        self,
+        x: Tensor,
+        state: KVCache | None = None,
+        *,
+        cu_seqlens: Tensor | None = None,
+        keep_state: bool = True,
+        attend: Callable[..., tuple[Tensor, KVCache | None]] = attention,
     ) -> tuple[Tensor, KVCache | None]:
-        """x: [B, L, d_model] -> the same."""
+        """x: [B, L, d_model] -> the same. attend: what to call in the place of `ops.attention`."""
         c, theta = self.config, self.config.rope_theta
         q = self.heads(self.q_proj(x), self.q_norm)
         k = self.heads(self.k_proj(x), self.k_norm)
@@ -113,7 +120,7 @@ class AttentionMixer(nn.Module):
             at = positions(None if state is None else state.length, x, cu_seqlens)
             (q, k), theta = turn_part(at, theta, c.rope_dims, q, k), None
         options = {"window": c.window, "rope_theta": theta, "cu_seqlens": cu_seqlens}
-        o, cache = attention(q, k, v, state, **options, keep_cache=keep_state)
+        o, cache = attend(q, k, v, state, **options, keep_cache=keep_state)
         o = o.flatten(2)
         return self.out_proj(o * self.gate_proj(x).sigmoid() if self.gate_proj else o), cache
 

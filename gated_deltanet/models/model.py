@@ -1,5 +1,6 @@
 """The causal language model: embedding, blocks, norm, head."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -33,15 +34,24 @@ class Block(nn.Module):
         self.mlp = MLP(d_model, config.d_ff) if config.d_ff else None
 
     def forward(
-        self, x: Tensor, state: Any = None, *, cu_seqlens: Tensor | None = None, keep_state: bool = True
+        self,
+        x: Tensor,
+        state: Any = None,
+        *,
+        cu_seqlens: Tensor | None = None,
+        keep_state: bool = True,
+        mixer: Callable[..., tuple[Tensor, Any]] | None = None,
     ) -> tuple[Tensor, Any]:
-        """x: [B, L, d_model] -> the same. The rest is the mixer's (`gated_deltanet.layers`)."""
-        options = {"cu_seqlens": cu_seqlens, "keep_state": keep_state}
+        """x: [B, L, d_model] -> the same. The rest is the mixer's (`gated_deltanet.layers`).
+
+        mixer: what to call in the place of its own.
+        """
+        mixer, options = mixer or self.mixer, {"cu_seqlens": cu_seqlens, "keep_state": keep_state}
         if self.post_norm:
-            y, state = self.mixer(x, state, **options)
+            y, state = mixer(x, state, **options)
             y = self.mixer_norm(y)
         else:
-            y, state = self.mixer(self.mixer_norm(x), state, **options)
+            y, state = mixer(self.mixer_norm(x), state, **options)
         x = x + y
         if self.mlp is not None and self.mlp_norm is not None:
             x = x + (self.mlp_norm(self.mlp(x)) if self.post_norm else self.mlp(self.mlp_norm(x)))
@@ -92,8 +102,9 @@ class CausalLM(nn.Module):
         self, tokens: Tensor, state: State | None = None, *, cu_seqlens: Tensor | None = None, keep_state: bool = True
     ) -> tuple[Tensor, State]:
         """What the head reads, [B, L, d_model], and the state, of Nones with keep_state=False: nobody will go on."""
-        self._check(tokens, state)
-        x, states = self.embedding(tokens), []
+        if state is not None:
+            self.check_state(state)
+        x, states = self.embed(tokens), []
         for block, before in zip(self.layers, state or [None] * len(self.layers), strict=True):
             if self.checkpointing and torch.is_grad_enabled():
                 block = partial(checkpoint, block, use_reentrant=False)
@@ -118,18 +129,18 @@ class CausalLM(nn.Module):
         weight = self.head_weight.to(x.dtype)
         return linear_cross_entropy(x, weight, targets, ignore_index=ignore_index, reduction=reduction)
 
-    def _check(self, tokens: Tensor, state: State | None) -> None:
+    def embed(self, tokens: Tensor) -> Tensor:
+        """What the first layer reads, [B, L, d_model]. tokens: [B, L]."""
         if tokens.ndim != 2 or tokens.dtype not in (torch.int64, torch.int32):
             raise ValueError(f"tokens is {tokens.dtype} {list(tokens.shape)}, expected int64 [B, L]")
-        if state is not None:
-            self._check_state(state)
         if values_are_cheap(tokens) and tokens.numel():
             low, high = (int(x) for x in tokens.aminmax())
             if low < 0 or high >= self.config.vocab_size:
                 found = low if low < 0 else high
                 raise ValueError(f"tokens holds {found}, expected 0 to {self.config.vocab_size - 1}")
+        return self.embedding(tokens)
 
-    def _check_state(self, state: State) -> None:
+    def check_state(self, state: State) -> None:
         if len(state) != len(self.layers):
             raise ValueError(f"state is of {len(state)} layers, expected {len(self.layers)}")
         mixers: list[Any] = [block.mixer for block in self.layers]

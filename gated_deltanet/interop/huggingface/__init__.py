@@ -7,6 +7,7 @@ The import registers the model type; without it transformers would have to be to
 """
 
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from .cache import StateCache
 from .config import GdnConfig
@@ -15,6 +16,7 @@ from .model import GdnForCausalLM
 
 AutoConfig.register(GdnConfig.model_type, GdnConfig)
 AutoModelForCausalLM.register(GdnConfig, GdnForCausalLM)
+MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[GdnConfig.model_type] = GdnForCausalLM.__name__  # label smoothing, pipelines, serving
 AutoTokenizer.register(GdnConfig, PreTrainedTokenizerFast)
 
 __all__ = ["GdnConfig", "GdnForCausalLM", "StateCache", "from_huggingface", "to_fast_tokenizer", "to_huggingface"]

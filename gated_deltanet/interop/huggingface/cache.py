@@ -12,10 +12,10 @@ from gated_deltanet.models.state import map_state
 
 
 class Record(NamedTuple):
-    """A state, and what was read since: tokens, mask: [B, L]."""
+    """A state, and what was read since: x: [B, L, d_model], embedded tokens; mask: [B, L]."""
 
     state: State | None
-    tokens: Tensor
+    x: Tensor
     mask: Tensor
 
 
@@ -35,15 +35,15 @@ class StateCache(Cache):
         self.state: State | None = None
         self.length = 0  # columns seen
         self.record: Record | None = None
-        self.unread: tuple[Tensor, Tensor] | None = None  # tokens, mask: to be read again before anything else
+        self.unread: tuple[Tensor, Tensor] | None = None  # x, mask: to be read again before anything else
 
-    def append(self, state: State, tokens: Tensor, mask: Tensor | None) -> None:
-        """The state after tokens, mask: [B, L], which were read from `self.state`. No mask: no padding."""
+    def append(self, state: State, x: Tensor, mask: Tensor | None) -> None:
+        """The state after x: [B, L, d_model], mask: [B, L], which were read from `self.state`. No mask: no padding."""
         if self.recording:
-            mask = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask
-            before = self.record or Record(self.state, tokens[:, :0], mask[:, :0])
-            self.record = Record(before.state, torch.cat([before.tokens, tokens], 1), torch.cat([before.mask, mask], 1))
-        self.state, self.length = state, self.length + tokens.shape[1]
+            mask = torch.ones_like(x[..., 0], dtype=torch.bool) if mask is None else mask
+            before = self.record or Record(self.state, x[:, :0], mask[:, :0])
+            self.record = Record(before.state, torch.cat([before.x, x], 1), torch.cat([before.mask, mask], 1))
+        self.state, self.length = state, self.length + x.shape[1]
 
     def crop(self, tokens_to_remove: int) -> None:
         """Take back the last −tokens_to_remove columns, as assisted generation asks; 0: nothing will be.
@@ -59,15 +59,15 @@ class StateCache(Cache):
             return
         if self.record is None:
             raise ValueError("crop: nothing was recorded, expected activate_past_recording() before it was read")
-        state, tokens, mask = self.record
-        if n > tokens.shape[1]:
-            raise ValueError(f"crop: {n} tokens to take back, expected at most the {tokens.shape[1]} recorded")
-        tokens, mask = tokens[:, :-n], mask[:, :-n]
-        self.state, self.length, self.record = state, self.length - n, Record(state, tokens, mask)
-        self.unread = (tokens, mask) if tokens.shape[1] else None
+        state, x, mask = self.record
+        if n > x.shape[1]:
+            raise ValueError(f"crop: {n} tokens to take back, expected at most the {x.shape[1]} recorded")
+        x, mask = x[:, :-n], mask[:, :-n]
+        self.state, self.length, self.record = state, self.length - n, Record(state, x, mask)
+        self.unread = (x, mask) if x.shape[1] else None
 
     def read_again(self, read: Callable[[Tensor, Tensor, State | None], State]) -> None:
-        """Bring the state to where `crop` has cut. read: what tokens, mask: [B, L] make of a state."""
+        """Bring the state to where `crop` has cut. read: what x, mask make of a state."""
         if self.unread is not None:
             self.state = read(*self.unread, self.state)
             self.record = self.unread = None

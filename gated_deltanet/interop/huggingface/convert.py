@@ -9,14 +9,14 @@ from gated_deltanet.interop.folder import generation_settings, tokenizer_setting
 from gated_deltanet.models.model import CausalLM
 
 from .config import GdnConfig
-from .model import GdnForCausalLM
+from .model import GdnForCausalLM, checkpointable
 
 
 def to_huggingface(model: CausalLM, tokenizer: Tokenizer | None = None) -> GdnForCausalLM:
     """With the tokenizer, generate() stops at the end of text, and pads with it."""
     with torch.device("meta"):
         wrapped = GdnForCausalLM(GdnConfig.from_model_config(model.config))
-    wrapped.model = model
+    wrapped.model = checkpointable(model)
     wrapped.train(model.training)
     if tokenizer is not None and wrapped.generation_config is not None:
         wrapped.generation_config.update(**generation_settings(tokenizer))  # pyright: ignore[reportArgumentType]

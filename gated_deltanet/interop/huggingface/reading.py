@@ -1,23 +1,62 @@
 """How a padded batch is read: what padding is, what each column sees, what goes in and out of every layer."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from functools import partial
+from typing import NamedTuple
 
-from torch import Tensor, nn
+import torch.nn.functional as F
+from torch import Tensor
 
+from gated_deltanet.layers.attention import AttentionMixer
 from gated_deltanet.models.model import CausalLM, State
 from gated_deltanet.models.state import pack
 
+from .eager import Eager
+
+
+class Reading(NamedTuple):
+    """What came of it. x: [B, L, d_model], what the head reads; inputs: the same of each layer, if asked for."""
+
+    x: Tensor
+    state: State
+    inputs: tuple[Tensor, ...]
+
+
+def embed(model: CausalLM, tokens: Tensor, mask: Tensor | None) -> Tensor:
+    """[B, L, d_model]; whatever stands at padding is never looked at. tokens, mask: [B, L]."""
+    return model.embed(tokens) if mask is None else columns(model.embed(pack(tokens, mask)[0]), mask)
+
 
 def read(
-    model: CausalLM, tokens: Tensor, mask: Tensor | None, state: State | None, *, keep_state: bool = True
-) -> tuple[Tensor, State]:
-    """`CausalLM.hidden` of a padded batch. tokens, mask: [B, L] -> [B, L, d_model]."""
-    if mask is None:
-        return model.hidden(tokens, state, keep_state=keep_state)
-    row, cu_seqlens = pack(tokens, mask)
-    x, state = model.hidden(row, state, cu_seqlens=cu_seqlens, keep_state=keep_state)
-    return columns(x, mask), state
+    model: CausalLM,
+    x: Tensor,
+    mask: Tensor | None,
+    state: State | None = None,
+    *,
+    keep_state: bool = True,
+    keep_inputs: bool = False,
+    eager: Eager | None = None,
+) -> Reading:
+    """`CausalLM.hidden` of a padded batch that is embedded, x: [B, L, d_model]; mask: [B, L].
+
+    Gradients flow through the inputs that are kept. eager: attention in all layers that have some.
+    """
+    if state is not None:
+        model.check_state(state)
+    cu_seqlens = None if mask is None else F.pad(mask.sum(1).cumsum(0), (1, 0))
+    x, inputs, states = rows(x, mask), [], []
+    for block, before in zip(model.layers, state or [None] * len(model.layers), strict=True):
+        if keep_inputs:
+            inputs.append(columns(x, mask))
+            x = rows(inputs[-1], mask)
+        mixer = partial(block.mixer, attend=eager) if eager and isinstance(block.mixer, AttentionMixer) else None
+        x, after = block(x, before, cu_seqlens=cu_seqlens, keep_state=keep_state, mixer=mixer)
+        states.append(after)
+    return Reading(columns(model.norm(x), mask), tuple(states), tuple(inputs))
+
+
+def rows(x: Tensor, mask: Tensor | None) -> Tensor:
+    """The tokens of a padded batch in one row: [B, L, …] -> [1, T, …]. No mask: as they are."""
+    return x if mask is None else x[mask][None]
 
 
 def columns(x: Tensor, mask: Tensor | None) -> Tensor:
@@ -28,11 +67,11 @@ def columns(x: Tensor, mask: Tensor | None) -> Tensor:
     return x[0, latest].unflatten(0, mask.shape)
 
 
-def mask_of(tokens: Tensor, mask: Tensor | None) -> Tensor | None:
-    """[B, L], true at tokens; None if nothing is padding. mask: [B, at least L]."""
+def mask_of(shape: tuple[int, int], mask: Tensor | None) -> Tensor | None:
+    """[B, L], true at tokens; None if nothing is padding. shape: B, L. mask: [B, at least L]."""
     if mask is None:
         return None
-    B, L = tokens.shape
+    B, L = shape
     if not isinstance(mask, Tensor) or mask.ndim != 2 or mask.shape[0] != B or mask.shape[1] < L:
         found = list(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
         raise ValueError(f"attention_mask is {found}, expected [{B}, at least {L}]")
@@ -49,15 +88,3 @@ def check_positions(positions: Tensor | None, mask: Tensor | None) -> None:
         odd = odd & mask[:, 1:] & mask[:, :-1]
     if bool(odd.any()):
         raise ValueError("position_ids begin anew or leap within a row, expected one document a row, padded if need be")
-
-
-@contextmanager
-def inputs_of(layers: Iterable[nn.Module]) -> Iterator[list[Tensor]]:
-    """What each of the layers reads meanwhile, in the order of their calls."""
-    inputs: list[Tensor] = []
-    hooks = [layer.register_forward_pre_hook(lambda _, args: inputs.append(args[0])) for layer in layers]
-    try:
-        yield inputs
-    finally:
-        for hook in hooks:
-            hook.remove()
