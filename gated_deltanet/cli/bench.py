@@ -7,6 +7,7 @@ from typing import Any
 from gated_deltanet.cli.bench_decode import Decode
 from gated_deltanet.cli.bench_op import Op
 from gated_deltanet.cli.bench_train import Train
+from gated_deltanet.cli.bench_transformers import Transformers
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Bench:
     Example: gdn bench op --quick
     """
 
-    verb: Accuracy | Op | Train | Decode
+    verb: Accuracy | Op | Train | Decode | Transformers
 
     def run(self) -> None:
         self.verb.run()
