@@ -69,8 +69,16 @@ def checked(plain, mask: int):
         inside = np.zeros(used.shape, dtype=bool)
         for x in tensors:
             first = np.uint64(x.data_ptr())
-            inside |= (used >= first) & (used < first + np.uint64(x.numel() * x.element_size()))
+            inside |= (used >= first) & (used < first + np.uint64(extent(x)))
         assert inside.all(), f"{np.count_nonzero(~inside)} addresses are outside of the tensors given to the kernel"
         return plain(self, addresses, *arguments)
 
     return access
+
+
+def extent(x: torch.Tensor) -> int:
+    """Bytes from the first number of x to behind its last, whatever its strides."""
+    if x.numel() == 0:
+        return 0
+    last = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+    return (last + 1) * x.element_size()

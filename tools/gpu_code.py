@@ -28,6 +28,9 @@ from triton.compiler import ASTSource
 from gated_deltanet.ops import gpu
 from gated_deltanet.ops import launches as launching
 from gated_deltanet.ops.gated_delta_rule import triton_rule, triton_steps
+from gated_deltanet.ops.gated_rms_norm import triton_norm
+from gated_deltanet.ops.short_conv import triton_conv
+from gated_deltanet.ops.swiglu import triton_swiglu
 
 RESULTS = Path(__file__).parents[1] / "results" / "gpu"
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -70,7 +73,7 @@ class Launch(NamedTuple):
 def launches(architecture: str, dtype: torch.dtype, d_k: int, d_v: int) -> list[Launch]:
     """Of all that the library launches for heads of this size, each once."""
     found: dict[str, Launch] = {}
-    for call in (rule, steps):
+    for call in (rule, steps, fused):
         for kernel, _, arguments, constants, options in recorded(
             architecture, call, (dtype, 1, 8192, 16, 32, d_k, d_v)
         ):
@@ -118,6 +121,22 @@ def steps(dtype: torch.dtype, B: int, L: int, *heads: int) -> None:
     triton_steps.step(q, k, v, log_alpha, beta, state, state)
     a, A_log = log_alpha.to(dtype), log_alpha[0, 0]
     triton_steps.mix_step(q, k, v, a, a, A_log, A_log, 1.0, state, state)
+
+
+def fused(dtype: torch.dtype, B: int, L: int, H: int, H_v: int, d_k: int, d_v: int) -> None:
+    """What else a layer with such heads does: short convolution, gated norm of its outputs, plain norm, SwiGLU."""
+
+    def empty(*shape: int) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    x, weight, bias, state = empty(B, L, H_v * d_v), empty(H_v * d_v, 4), None, empty(B, 3, H_v * d_v)
+    triton_conv.backward(
+        triton_conv.forward(x, weight, bias, state, "silu", None), x, weight, bias, state, "silu", None
+    )
+    triton_conv.step(x[:, 0], weight, bias, state, "silu")
+    for inputs in ((empty(B, L, H_v, d_v), empty(B, L, H_v, d_v), empty(d_v)), (empty(B, L, 8192), None, empty(8192))):
+        triton_norm.backward([triton_norm.forward(*inputs, 1e-5)], *inputs, 1e-5)
+    triton_swiglu.backward([triton_swiglu.forward(x, x)], x, x)
 
 
 def meta_inputs(dtype: torch.dtype, B: int, L: int, H: int, H_v: int, d_k: int, d_v: int) -> tuple[Any, ...]:

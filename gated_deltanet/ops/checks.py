@@ -173,24 +173,30 @@ def values_are_cheap(x: Tensor) -> bool:
 
 
 def choose_backend(
-    op: str, backends: Mapping[str, Callable], name: str, auto: str, like: Tensor | None = None
+    op: str,
+    backends: Mapping[str, Callable],
+    name: str,
+    auto: str,
+    like: Tensor | None = None,
+    beyond: str | None = None,
 ) -> Callable:
     """The named backend, which runs or raises; for "auto" cpp or triton if there is one that takes operands like
-    `like`, or auto.
+    `like`, or auto. beyond: why kernels in Triton do not take sizes as these.
     """
     if name == "auto":
-        name = _fastest(backends, like) or auto
+        name = _fastest(backends, like, beyond) or auto
     if not isinstance(name, str) or name not in backends:
         raise ValueError(f"{op}: backend is {shown(name)}, expected one of auto, {', '.join(backends)}")
-    if like is not None and (reason := refusal(name, like)):
+    reason = None if like is None else refusal(name, like)
+    if reason := reason or (beyond if name.startswith("triton") else None):
         raise ValueError(f"{op}: backend {name!r} {reason}")
     return backends[name]
 
 
-def _fastest(backends: Mapping[str, Callable], like: Tensor | None) -> str | None:
+def _fastest(backends: Mapping[str, Callable], like: Tensor | None, beyond: str | None) -> str | None:
     if like is not None and "cpp" in backends and native.refusal(like) is None:
         return "cpp"
-    return "triton" if like is not None and "triton" in backends and gpu.preferred(like) else None
+    return "triton" if like is not None and "triton" in backends and not beyond and gpu.preferred(like) else None
 
 
 def refusal(backend: str, like: Tensor) -> str | None:

@@ -7,12 +7,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .library import operator
 from .packing import check_ends
 
 
 def deferred(module: str, function: str) -> Callable[..., Any]:
     """A function of a file that imports triton, which is imported when it is first called."""
     return lambda *arguments: getattr(import_module(module), function)(*arguments)
+
+
+def triton_operator(name: str, schema: str, fake: Callable[..., Any], module: str) -> Callable[..., Any]:
+    """The operator gdn::name of a file with kernels in Triton, which has `forward` and `backward`: see `operator`."""
+    return operator(name, schema, deferred(module, "forward"), fake, deferred(module, "backward"))
 
 
 def launch(kernel: Any, grid: tuple[int, ...], arguments: tuple, constants: dict, options: dict[str, int]) -> None:
@@ -35,6 +41,13 @@ def rounded_up(d: int, least: int = 16) -> int:
 def how_many(whole: int, tile: int) -> int:
     """Tiles that cover the whole."""
     return -(-whole // tile)
+
+
+def rows_of(x: Tensor) -> Tensor:
+    """[..., d] -> [rows, d], whose numbers lie side by side in each row; a view where the strides allow it."""
+    d = x.shape[-1] if x.ndim else 1
+    x = x.reshape(x.shape[:-1].numel(), d)
+    return x if d == 1 or x.stride(1) == 1 else x.contiguous()
 
 
 class Chunks(NamedTuple):

@@ -42,6 +42,15 @@ def test_what_would_be_launched_is_every_kernel(architecture, dtype):
         "key_gradients",
         "recurrence",
         "recurrence_backward",
+        "conv_forward",
+        "last_inputs",
+        "conv_backward",
+        "past_gradient",
+        "conv_step",
+        "norm_forward",
+        "norm_backward",
+        "swiglu_forward",
+        "swiglu_backward",
     }
     in_chunks = [launch.constants for launch in launches if "C" in launch.constants]
     assert {constants["PRECISION"] for constants in in_chunks} <= {"ieee", "tf32", "tf32x3"}

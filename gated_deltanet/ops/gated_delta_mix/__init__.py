@@ -10,24 +10,35 @@ from torch import Tensor
 from .. import checks
 from ..gated_delta_rule import BACKENDS as RULES
 from ..gated_delta_rule import Operands, can_step_on_gpu, choose, cpp, cpp_recurrent, gated_delta_rule_step_
+from ..gated_rms_norm import gated_rms_norm
 from ..launches import deferred
 from ..library import plain
 from ..prepared import prepared
-from .reference import gates, unit_keys
+from .reference import EPS, gates, unit_keys
 
 Form = Callable[..., tuple[Tensor, Tensor]]  # form(*operands)
 step_on_gpu = deferred("gated_deltanet.ops.gated_delta_rule.triton_steps", "mix_step")
 
 
-def _with_unit_keys(rule: Form) -> Form:
+def _with_unit_keys(rule: Form, unit_keys: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = unit_keys) -> Form:
     def form(q, k, v, log_alpha, beta, state, cu_seqlens):
         return rule(*unit_keys(q, k), v, log_alpha, beta, state, cu_seqlens)
 
     return form
 
 
+def unit_keys_on_gpu(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """`unit_keys` by the kernels of the RMS norm, in one launch each: x / √(‖x‖² + EPS) is the norm over √d."""
+    d = q.shape[-1]
+    weights = (q.new_full((d,), scale, dtype=torch.float32) for scale in (1 / d, d**-0.5))
+    norms = (gated_rms_norm(x, None, w, eps=EPS / d, backend="triton") for x, w in zip((q, k), weights, strict=True))
+    q, k = norms
+    return q, k
+
+
 BACKENDS = {name: _with_unit_keys(rule) for name, rule in RULES.items()}
 BACKENDS |= {"cpp": partial(cpp.rule, normalise=True), "cpp-recurrent": partial(cpp_recurrent.rule, normalise=True)}
+BACKENDS |= {name: _with_unit_keys(RULES[name], unit_keys_on_gpu) for name in ("triton", "triton-recurrent")}
 
 
 class Inputs(NamedTuple):

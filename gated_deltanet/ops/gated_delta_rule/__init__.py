@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .. import checks, gpu, native
-from ..launches import deferred
+from ..launches import deferred, triton_operator
 from ..library import empty_contiguous, operator, without_autocast, without_gradient
 from ..packing import each_sequence
 from ..prepared import prepared
@@ -32,19 +32,14 @@ def _per_sequence(form):
     return forward
 
 
-def _in_triton(name, file):
-    forward, backward = (deferred(f"{__name__}.{file}", function) for function in ("forward", "backward"))
-    return operator(f"gated_delta_rule_{name}", SCHEMA, forward, _fake, backward)
-
-
 BACKENDS = {
     "reference": operator("gated_delta_rule_reference", SCHEMA, _per_sequence(recurrence), _fake),
     "parallel": operator("gated_delta_rule_parallel", SCHEMA, _per_sequence(parallel), _fake),
     "chunkwise": operator("gated_delta_rule_chunkwise", SCHEMA, chunkwise.forward, _fake, chunkwise.backward),
     "cpp": cpp.rule,
     "cpp-recurrent": cpp_recurrent.rule,
-    "triton": _in_triton("triton", "triton_rule"),
-    "triton-recurrent": _in_triton("triton_recurrent", "triton_steps"),
+    "triton": triton_operator("gated_delta_rule_triton", SCHEMA, _fake, f"{__name__}.triton_rule"),
+    "triton-recurrent": triton_operator("gated_delta_rule_triton_recurrent", SCHEMA, _fake, f"{__name__}.triton_steps"),
 }
 WIDEST = 256  # keys of the kernels in Triton: they hold the rows of a state at once
 SHORT = 16  # tokens up to which "auto" takes triton-recurrent: a chunk costs as much as one of 64
@@ -103,11 +98,10 @@ def choose(op: str, backends: Mapping[str, Callable], backend: str, q: Tensor) -
     """
     if backend == "auto" and 1 in (q.shape[1], q.shape[3]) and native.refusal(q) is None:
         backend = "cpp-recurrent"
-    if backend == "auto" and gpu.preferred(q):
-        backend = "chunkwise" if q.shape[3] > WIDEST else "triton-recurrent" if q.shape[1] <= SHORT else "triton"
-    if backend in ("triton", "triton-recurrent") and q.shape[3] > WIDEST:
-        raise ValueError(f"{op}: backend {backend!r} takes d_k up to {WIDEST}, q has {q.shape[3]}")
-    return checks.choose_backend(op, backends, backend, auto="chunkwise", like=q)
+    beyond = f"takes d_k up to {WIDEST}, q has {q.shape[3]}" if q.shape[3] > WIDEST else None
+    if backend == "auto" and q.shape[1] <= SHORT and not beyond and gpu.preferred(q):
+        backend = "triton-recurrent"
+    return checks.choose_backend(op, backends, backend, auto="chunkwise", like=q, beyond=beyond)
 
 
 def check_inputs(

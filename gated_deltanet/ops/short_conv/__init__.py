@@ -7,8 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .. import checks
-from ..library import empty_contiguous, operator, plain, without_autocast
+from .. import checks, gpu
+from ..launches import deferred, triton_operator
+from ..library import empty_contiguous, operator, plain, without_autocast, without_gradient
 from ..packing import each_sequence
 from ..prepared import prepared
 from . import blocked, cpp
@@ -34,7 +35,14 @@ BACKENDS = {
     "reference": operator("short_conv_reference", SCHEMA, _per_sequence, _fake),
     "blocked": operator("short_conv_blocked", SCHEMA, blocked.forward, _fake, blocked.backward),
     "cpp": operator("short_conv_cpp", SCHEMA, cpp.forward, _fake, cpp.backward),
+    "triton": triton_operator("short_conv_triton", SCHEMA, _fake, f"{__name__}.triton_conv"),
 }
+MOST_TAPS = 16  # of the kernels in Triton: their loops over taps are unrolled
+step_on_gpu = deferred(f"{__name__}.triton_conv", "step")
+
+
+def _beyond(K: int) -> str | None:
+    return f"takes K up to {MOST_TAPS}, weight has {K}" if K > MOST_TAPS else None
 
 
 class Inputs(NamedTuple):
@@ -67,7 +75,8 @@ def short_conv(
     state: [N, K − 1, D], in x's dtype, the inputs before the first token, oldest first; zero if None.
     cu_seqlens: [N + 1], packs N sequences in one row (B = 1). Without it N = B.
     backend: "reference" (token by token), "blocked" (shifted products on blocks of tokens), "cpp" (native, on a CPU,
-    float32 and bfloat16), or "auto": cpp where it can run, else blocked.
+    float32 and bfloat16), "triton" (on a GPU, K up to 16, not float64), or "auto": cpp where it can run, triton on a
+    GPU that it is compiled for in tests, else blocked.
 
     Returns y: [B, L, D], in x's dtype, and the state after the last token of each sequence. Sums are in float32.
     """
@@ -80,7 +89,7 @@ def _conv(x: Inputs) -> Callable[[Inputs], tuple[Tensor, Tensor]]:
     sizes = checks.check_shapes(op, x=(x.x, "B L D"), weight=(x.weight, "D K"), bias=(x.bias, "? D"))
     sizes["N"] = checks.check_cu_seqlens(op, x.cu_seqlens, x.x)
     _check(op, x.x, x.weight, x.bias, x.state, x.activation, sizes)
-    form = checks.choose_backend(op, BACKENDS, x.backend, auto="blocked", like=x.x)
+    form = checks.choose_backend(op, BACKENDS, x.backend, auto="blocked", like=x.x, beyond=_beyond(sizes["K"]))
     shape = [sizes["N"], sizes["K"] - 1, sizes["D"]]
 
     def run(x: Inputs) -> tuple[Tensor, Tensor]:
@@ -113,6 +122,8 @@ def short_conv_step_(
         raise ValueError(f"{op}: state is None, expected a tensor [N, K − 1, D] to update in place")
     _check(op, x, weight, bias, state, activation, sizes)
     checks.check_no_grad(op, x, weight, bias, state)
+    if gpu.preferred(x) and not _beyond(sizes["K"]) and state.is_contiguous() and without_gradient(x, weight, state):
+        return step_on_gpu(x, weight, bias, state, activation)
     inputs = torch.cat([state, x[:, None]], 1)
     state.copy_(inputs[:, 1:])
     dtype = checks.accumulator(x)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from .. import checks
+from ..launches import triton_operator
 from ..library import empty_contiguous, operator, plain
 from ..prepared import prepared
 from . import cpp, reference
@@ -20,6 +21,7 @@ def _fake(gate, up):
 BACKENDS = {
     "reference": operator("swiglu_reference", SCHEMA, reference.forward, _fake),
     "cpp": operator("swiglu_cpp", SCHEMA, cpp.forward, _fake, cpp.backward),
+    "triton": triton_operator("swiglu_triton", SCHEMA, _fake, f"{__name__}.triton_swiglu"),
 }
 
 
@@ -37,7 +39,8 @@ def swiglu(gate: Tensor, up: Tensor, *, backend: str = "auto") -> Tensor:
         y = silu(gate) · up
 
     gate, up: [..., d].
-    backend: "reference", "cpp" (native, on a CPU, float32 and bfloat16), or "auto": cpp where it can run.
+    backend: "reference", "cpp" (native, on a CPU, float32 and bfloat16), "triton" (on a GPU, not float64), or "auto":
+    cpp where it can run, triton on a GPU that it is compiled for in tests, else reference.
 
     Returns y: [..., d], in the inputs' dtype; inside everything is float32 (float64 with float64 inputs).
     """
