@@ -45,7 +45,7 @@ def skip_unusable_backends(request):
     for name in (parameters.get("form"), parameters.get("backend")):
         if isinstance(name, str) and (reason := unusable(name)):
             pytest.skip(f"backend {name}: {reason}")
-        if isinstance(name, str) and name.startswith("triton"):
+        if isinstance(name, str) and name.startswith(("triton", "fla")):
             pytest.skip(f"backend {name}: tests/gpu, on a GPU or in the interpreter")
 
 

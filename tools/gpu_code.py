@@ -3,7 +3,8 @@
 What is compiled is what the library would launch: its host code runs on tensors without data (`meta`) with a launch
 that only takes notes. Fails on spilled registers for heads up to 128, on more shared memory than a processor of the
 target has, on products without tensor-core instructions, and on a transposed result of `tl.dot`, which gives wrong
-gradients on some GPUs. Writes results/gpu/code.json and code.md.
+gradients on some GPUs. Writes results/gpu/code.json and code.md, and what passed to gated_deltanet/ops/compiled.json,
+which "auto" reads.
 """
 
 import argparse
@@ -29,6 +30,7 @@ from gated_deltanet.ops import gpu
 from gated_deltanet.ops import launches as launching
 from gated_deltanet.ops.gated_delta_rule import triton_rule, triton_steps
 from gated_deltanet.ops.gated_rms_norm import triton_norm
+from gated_deltanet.ops.linear_attention import triton_attention
 from gated_deltanet.ops.short_conv import triton_conv
 from gated_deltanet.ops.swiglu import triton_swiglu
 
@@ -73,7 +75,7 @@ class Launch(NamedTuple):
 def launches(architecture: str, dtype: torch.dtype, d_k: int, d_v: int) -> list[Launch]:
     """Of all that the library launches for heads of this size, each once."""
     found: dict[str, Launch] = {}
-    for call in (rule, steps, fused):
+    for call in (rule, attention, steps, fused):
         for kernel, _, arguments, constants, options in recorded(
             architecture, call, (dtype, 1, 8192, 16, 32, d_k, d_v)
         ):
@@ -113,6 +115,13 @@ def rule(*sizes: Any) -> None:
     triton_rule.backward(triton_rule.forward(*inputs), *inputs)
 
 
+def attention(*sizes: Any) -> None:
+    """Linear attention, forward, then backward."""
+    q, k, v, log_alpha, _, state, _ = meta_inputs(*sizes)
+    inputs = (q, k, v, log_alpha[..., None], state, None)
+    triton_attention.backward(triton_attention.forward(*inputs), *inputs)
+
+
 def steps(dtype: torch.dtype, B: int, L: int, *heads: int) -> None:
     """A short sequence, forward and backward; a token of the rule and one of the mix."""
     inputs = meta_inputs(dtype, B, 16, *heads)
@@ -121,20 +130,22 @@ def steps(dtype: torch.dtype, B: int, L: int, *heads: int) -> None:
     triton_steps.step(q, k, v, log_alpha, beta, state, state)
     a, A_log = log_alpha.to(dtype), log_alpha[0, 0]
     triton_steps.mix_step(q, k, v, a, a, A_log, A_log, 1.0, state, state)
+    triton_steps.linear_step(q, k, v, log_alpha, state)
 
 
-def fused(dtype: torch.dtype, B: int, L: int, H: int, H_v: int, d_k: int, d_v: int) -> None:
-    """What else a layer with such heads does: short convolution, gated norm of its outputs, plain norm, SwiGLU."""
+def fused(dtype: torch.dtype, *sizes: int) -> None:
+    """What else a layer does, whatever its heads: short convolution, gated norm, plain norm, SwiGLU."""
 
     def empty(*shape: int) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, device="meta")
 
-    x, weight, bias, state = empty(B, L, H_v * d_v), empty(H_v * d_v, 4), None, empty(B, 3, H_v * d_v)
+    x, weight, bias, state = empty(1, 8192, 4096), empty(4096, 4), None, empty(1, 3, 4096)
     triton_conv.backward(
         triton_conv.forward(x, weight, bias, state, "silu", None), x, weight, bias, state, "silu", None
     )
     triton_conv.step(x[:, 0], weight, bias, state, "silu")
-    for inputs in ((empty(B, L, H_v, d_v), empty(B, L, H_v, d_v), empty(d_v)), (empty(B, L, 8192), None, empty(8192))):
+    of_heads = empty(1, 8192, 32, 128)
+    for inputs in ((of_heads, of_heads, empty(128)), (empty(1, 8192, 8192), None, empty(8192))):
         triton_norm.backward([triton_norm.forward(*inputs, 1e-5)], *inputs, 1e-5)
     triton_swiglu.backward([triton_swiglu.forward(x, x)], x, x)
 
@@ -253,14 +264,26 @@ def examine(job: tuple[str, str, int, int, Launch]) -> dict[str, Any]:
 
 
 def jobs(targets: list[str], dtypes: list[str], heads: list[list[int]]) -> Iterator[tuple]:
-    by_name = {NAMES[dtype]: dtype for dtype in DTYPES}
+    """Each compilation once: some do not depend on the heads."""
+    by_name, seen = {NAMES[dtype]: dtype for dtype in DTYPES}, set()
     for architecture, dtype, (d_k, d_v) in product(targets, dtypes, heads):
         for launch in launches(architecture, by_name[dtype], d_k, d_v):
-            yield architecture, dtype, d_k, d_v, launch
+            if (architecture, f"{launch}") not in seen:
+                seen.add((architecture, f"{launch}"))
+                yield architecture, dtype, d_k, d_v, launch
+
+
+def passed(rows: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """The dtypes of each target in which nothing is wrong: all that "auto" takes there."""
+    wrong = {(row["target"], row["dtype"]) for row in rows if row["wrong"]}
+    found: dict[str, list[str]] = {}
+    for target, dtype in dict.fromkeys((row["target"], row["dtype"]) for row in rows):
+        found.setdefault(target, []).extend([] if (target, dtype) in wrong else [dtype])
+    return found
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """In Markdown. A kernel with two rows is launched with and without what backward keeps."""
+    """In Markdown. A kernel with several rows is launched with several constants."""
     columns = [name for name in rows[0] if name != "wrong"]
     lines = ["| " + " | ".join(columns).replace("_", " ") + " |", "|" + "---|" * len(columns)]
     return "\n".join([*lines, *("| " + " | ".join(f"{row[c]}" for c in columns) + " |" for row in rows)]) + "\n"
@@ -277,7 +300,9 @@ def main() -> None:
     parser.add_argument("--dtypes", nargs="+", default=[NAMES[dtype] for dtype in DTYPES])
     parser.add_argument("--heads", nargs="+", default=[f"{d_k}x{d_v}" for d_k, d_v in HEADS], help="d_k x d_v")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--keep", action="store_true", help="write results/gpu")
+    parser.add_argument(
+        "--keep", action="store_true", help="write results/gpu and compiled.json: with all targets, dtypes and heads"
+    )
     options = parser.parse_args()
     heads = [[int(d) for d in name.split("x")] for name in options.heads]
     rows = []
@@ -291,6 +316,8 @@ def main() -> None:
         RESULTS.mkdir(parents=True, exist_ok=True)
         document = {"triton": triton.__version__, "rows": rows}
         (RESULTS / "code.json").write_text(json.dumps(document, indent=1) + "\n")
+        of_auto = {"triton": triton.__version__, "passed": passed(rows)}
+        gpu.COMPILED.write_text(json.dumps(of_auto, indent=1) + "\n")
         (RESULTS / "code.md").write_text(HEADER.format(triton=triton.__version__) + exceptions() + table(rows))
     sys.exit(1 if any(row["wrong"] for row in rows) else 0)
 

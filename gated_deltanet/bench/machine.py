@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from gated_deltanet import ops
-from gated_deltanet.ops import native
+from gated_deltanet.ops import gpu, native
 from gated_deltanet.plan.devices import memory_bytes
 
 CPUINFO = Path("/proc/cpuinfo")
@@ -27,6 +27,7 @@ EXTRA_OF = {  # optional package: the extra that brings it
     "mistral-common": "data",
     "tensorboard": "track",
     "triton": "gpu",
+    "flash-linear-attention": "fla",
 }
 
 
@@ -43,6 +44,7 @@ def describe() -> dict[str, Any]:
         "native": {"instruction_set": native.instruction_set(), "unusable": native.unusable()},
         "packages": {package: version_of(package) for package in EXTRA_OF},
         "backends": ops.backends(),
+        "gpus": [verdict._asdict() for verdict in gpu.verdicts()],
     }
 
 

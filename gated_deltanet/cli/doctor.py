@@ -6,8 +6,8 @@ from typing import Any
 class Doctor:
     """Print what this machine can do.
 
-    Processor, torch, compiler and optional packages; for each op which backends are usable, or why not; and whether
-    transformers is accelerated in this process.
+    Processor, torch, compiler and optional packages; for each op which backends are usable, or why not; what
+    backend="auto" takes on each GPU and why; and whether transformers is accelerated in this process.
 
     Example: gdn doctor --json
     """
@@ -26,6 +26,7 @@ class Doctor:
             return print_json(facts)
         print_table("This machine", ["what", "found"], machine_rows(facts, machine.EXTRA_OF))
         print_table("Backends", ["op", "backend", "usable"], backend_rows(facts["backends"]))
+        print_table("GPUs", ["GPU", "auto takes", "because"], gpu_rows(facts["gpus"]))
         print_table("Transformers", ["what", "found"], [("accelerated", accelerated(facts["accelerated"]))])
 
 
@@ -56,6 +57,12 @@ def accelerated(modules: list[str] | None) -> str:
     if modules is None:
         return "no: gated_deltanet.accelerate_transformers() in your program does it; gdn accelerate shows what it does"
     return ", ".join([*(name.split(".")[-2] for name in modules), "and what is imported later"])
+
+
+def gpu_rows(gpus: list[dict[str, str]]) -> list[tuple[str, str, str]]:
+    """auto: our kernels in Triton, or forms in torch alone, as chunkwise."""
+    rows = [(f"{gpu['gpu']}, {gpu['architecture']}", gpu["auto"], gpu["why"]) for gpu in gpus]
+    return rows or [("none", "", "torch finds no GPU: kernels for GPUs are left alone, and triton is not imported")]
 
 
 def backend_rows(backends: dict[str, dict[str, str | None]]) -> list[tuple[str, str, str]]:

@@ -200,18 +200,20 @@ def _fastest(backends: Mapping[str, Callable], like: Tensor | None, beyond: str 
 
 
 def refusal(backend: str, like: Tensor) -> str | None:
-    """None if the backend takes operands like `like`, else the reason why not. cpp, cpp-…: the native library's;
-    triton, triton-…: kernels in Triton.
-    """
+    """None if the backend takes operands like `like`, else the reason why not."""
     if backend.startswith("cpp"):
         return native.refusal(like)
-    return gpu.refusal(like) if backend.startswith("triton") else None
+    return gpu.refusal(like, unusable(backend)) if backend.startswith(("triton", "fla")) else None
 
 
 def unusable(backend: str) -> str | None:
-    """None if the backend of this name can be used on this machine, else the reason why not."""
+    """None if the backend of this name can be used on this machine, else the reason why not. cpp, cpp-…: the native
+    library; triton, triton-…: our kernels in Triton; fla: flash-linear-attention's.
+    """
     if backend.startswith("cpp"):
         return native.unusable()
+    if backend == "fla":
+        return gpu.fla_unusable()
     return gpu.unusable() if backend.startswith("triton") else None
 
 

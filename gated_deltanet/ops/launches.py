@@ -12,8 +12,8 @@ from .packing import check_ends
 
 
 def deferred(module: str, function: str) -> Callable[..., Any]:
-    """A function of a file that imports triton, which is imported when it is first called."""
-    return lambda *arguments: getattr(import_module(module), function)(*arguments)
+    """A function of a file that imports triton or fla, which is imported when it is first called."""
+    return lambda *arguments, **named: getattr(import_module(module), function)(*arguments, **named)
 
 
 def triton_operator(name: str, schema: str, fake: Callable[..., Any], module: str) -> Callable[..., Any]:

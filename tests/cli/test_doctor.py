@@ -6,6 +6,7 @@ import pytest
 
 from gated_deltanet import cli, ops
 from gated_deltanet.bench import machine
+from gated_deltanet.ops import gpu
 
 BACKENDS = {"gated_delta_rule": {"reference": None, "native": "no compiler"}, "short_conv": {"reference": None}}
 
@@ -36,6 +37,17 @@ def test_tables_show_every_backend_and_why_it_is_not_usable(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert any("native" in line and "no: no compiler" in line for line in lines)
     assert any("short_conv" in line and "yes" in line for line in lines)
+
+
+def test_what_auto_takes_on_a_gpu_is_said_with_the_reason(monkeypatch, capsys):
+    cli.main(["doctor"])
+    assert "triton is not imported" in " ".join(capsys.readouterr().out.split())
+    verdict = gpu.Verdict("Some GPU", "sm_90", "triton", "compiled for sm_90")
+    monkeypatch.setattr(gpu, "verdicts", lambda: [verdict])
+    cli.main(["doctor"])
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Some GPU, sm_90" in out
+    assert "compiled for sm_90" in out
 
 
 def test_missing_package_is_shown_with_the_extra_that_brings_it(monkeypatch, capsys):

@@ -108,7 +108,7 @@ def test_strides_do_not_matter():
 @pytest.mark.parametrize("K", [1, 2, 4])
 @pytest.mark.parametrize("activation", ["silu", None])
 def test_steps_of_the_conv_have_the_bits_of_the_sequence(K, activation, monkeypatch):
-    monkeypatch.setattr(gpu, "preferred", lambda x: gpu.refusal(x) is None)
+    monkeypatch.setattr(gpu, "preferred", lambda x: gpu.refusal(x, None) is None)
     inputs = test_short_conv.random_inputs(L=6, K=K, D=67)
     y, last_state = in_triton(short_conv, **inputs, activation=activation)
     x, weight, bias, state = (z.clone().to(DEVICE) for z in inputs.values())

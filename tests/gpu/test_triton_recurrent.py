@@ -91,7 +91,7 @@ def test_what_it_does_not_take_is_said():
 @pytest.fixture
 def steps_in_triton(monkeypatch):
     """As on a GPU: in the interpreter tensors are on the CPU, where the native library would run."""
-    monkeypatch.setattr(gpu, "preferred", lambda x: gpu.refusal(x) is None)
+    monkeypatch.setattr(gpu, "preferred", lambda x: gpu.refusal(x, None) is None)
 
 
 def decoded(step_, tokens, parameters, state):

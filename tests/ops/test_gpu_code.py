@@ -1,5 +1,7 @@
 """What `make check-gpu-code` compiles, and what it would find."""
 
+import json
+
 import pytest
 
 gpu_code = pytest.importorskip("gpu_code", reason="triton is not installed", exc_type=ImportError)
@@ -58,4 +60,15 @@ def test_what_would_be_launched_is_every_kernel(architecture, dtype):
 
 
 def test_the_checked_targets_are_those_auto_takes():
-    assert set(gpu_code.TARGETS) == set(gpu_code.gpu.ARCHITECTURES)
+    assert set(gpu_code.TARGETS) == set(gpu_code.gpu.compiled()["passed"])
+
+
+def test_auto_takes_what_the_committed_table_says_compiled():
+    document = json.loads((gpu_code.RESULTS / "code.json").read_text())
+    assert gpu_code.gpu.compiled() == {"triton": document["triton"], "passed": gpu_code.passed(document["rows"])}
+
+
+def test_a_target_and_dtype_with_anything_wrong_is_not_taken():
+    row = {"target": "sm_80", "dtype": "bf16", "wrong": []}
+    rows = [row, row | {"dtype": "fp32", "wrong": ["spills"]}, row | {"dtype": "fp32"}, row | {"target": "sm_90"}]
+    assert gpu_code.passed(rows) == {"sm_80": ["bf16"], "sm_90": ["bf16"]}

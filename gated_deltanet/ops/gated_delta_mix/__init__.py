@@ -39,6 +39,7 @@ def unit_keys_on_gpu(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
 BACKENDS = {name: _with_unit_keys(rule) for name, rule in RULES.items()}
 BACKENDS |= {"cpp": partial(cpp.rule, normalise=True), "cpp-recurrent": partial(cpp_recurrent.rule, normalise=True)}
 BACKENDS |= {name: _with_unit_keys(RULES[name], unit_keys_on_gpu) for name in ("triton", "triton-recurrent")}
+BACKENDS |= {"fla": partial(RULES["fla"], normalise=True)}
 
 
 class Inputs(NamedTuple):

@@ -40,6 +40,7 @@ BACKENDS = {
     "cpp-recurrent": cpp_recurrent.rule,
     "triton": triton_operator("gated_delta_rule_triton", SCHEMA, _fake, f"{__name__}.triton_rule"),
     "triton-recurrent": triton_operator("gated_delta_rule_triton_recurrent", SCHEMA, _fake, f"{__name__}.triton_steps"),
+    "fla": deferred(f"{__name__}.fla", "rule"),
 }
 WIDEST = 256  # keys of the kernels in Triton: they hold the rows of a state at once
 SHORT = 16  # tokens up to which "auto" takes triton-recurrent: a chunk costs as much as one of 64
@@ -82,8 +83,9 @@ def gated_delta_rule(
     backend: "reference" (the recurrence), "parallel" (O(L²), for study), "chunkwise", "cpp" (native, on a CPU,
     float32 and bfloat16), "cpp-recurrent" (token by token: slower, but with one instruction set the same bits however
     the sequence is cut, batched, packed or decoded), "triton" (on a GPU, d_k ≤ 256, not float64), "triton-recurrent"
-    (alike, token by token, for short sequences), or "auto": cpp where it can run (cpp-recurrent for one token), triton
-    (triton-recurrent up to 16 tokens) on a GPU that it is compiled for in tests, else chunkwise.
+    (alike, token by token, for short sequences), "fla" (flash-linear-attention, on a GPU), or "auto": cpp where it can
+    run (cpp-recurrent for one token), triton (triton-recurrent up to 16 tokens) on a GPU that it is compiled for in
+    tests, else chunkwise.
 
     Returns o: [B, L, H_v, d_v], in v's dtype, and the state after the last token of each sequence.
     """

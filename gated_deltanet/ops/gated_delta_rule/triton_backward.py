@@ -2,7 +2,8 @@
 
 What forward made (states, W, U and now also T) has been made again. P = Γ ⊙ Q Kᵀ, S the state before a chunk, dS′ the
 gradient of the one after it, dU that of its corrections, and Y = Tᵀ dU. No result of a product is ever transposed:
-what is needed both ways is made both ways or read from memory both ways.
+what is needed both ways is made both ways or read from memory both ways. Without DELTA they are those of linear
+attention: its values take the place of U, and dU is the gradient of values.
 """
 
 import triton
@@ -13,6 +14,7 @@ from .triton_chunk import (
     decay_mask,
     decay_mask_transposed,
     decay_to_end,
+    exact_product,
     load_gate,
     load_state,
     load_tile,
@@ -51,6 +53,7 @@ def state_pass_backward(
     q, k, W, log_alpha, do, dlast_state, ends, first_chunks, dU, dstates, dstate,
     H: tl.constexpr, H_V: tl.constexpr, D_K: tl.constexpr, D_V: tl.constexpr,
     C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, OPERAND: tl.constexpr, PRECISION: tl.constexpr,
+    DELTA: tl.constexpr,
 ):  # fmt: skip
     """Grid [N · H_V, ⌈D_V / COLUMNS⌉]. For each chunk, the last one first,
 
@@ -79,10 +82,11 @@ def state_pass_backward(
         alpha_gate = load_gate(log_alpha, start, length, head, H_V, C)
         Q = load_tile(q, start, length, key_head, H, D_K, 0, C, ROWS)
         dO = load_tile(do, start, length, head, H_V, D_V, column, C, COLUMNS).to(tl.float32)
-        W_tile = load_tile(W, start, length, head, H_V, D_K, 0, C, ROWS)
         dS = tl.exp(tl.sum(alpha_gate, 0)) * dS
         dS += product(tl.trans(Q), decay_from_start(alpha_gate)[:, None] * dO, OPERAND, PRECISION)
-        dS -= product(tl.trans(W_tile), dU_tile, OPERAND, PRECISION)
+        if DELTA:
+            W_tile = load_tile(W, start, length, head, H_V, D_K, 0, C, ROWS)
+            dS -= product(tl.trans(W_tile), dU_tile, OPERAND, PRECISION)
     store_state(dstate, dS, sequence_head, D_K, D_V, 0, column, ROWS, COLUMNS)
 
 
@@ -90,14 +94,14 @@ def state_pass_backward(
 def score_gradients(
     q, k, v, U, inverse, log_alpha, beta, do, starts, lengths, dU, dv, dQK, dKK, dlog_alpha, dbeta,
     H: tl.constexpr, H_V: tl.constexpr, D_K: tl.constexpr, D_V: tl.constexpr,
-    C: tl.constexpr, WIDTH: tl.constexpr, OPERAND: tl.constexpr, PRECISION: tl.constexpr,
+    C: tl.constexpr, WIDTH: tl.constexpr, OPERAND: tl.constexpr, PRECISION: tl.constexpr, DELTA: tl.constexpr,
 ):  # fmt: skip
     """Grid [chunks, H_V]. What goes through values and through the two matrices of scores,
 
         dU ← Y = Tᵀ dU        dV = diag(β) Y        dP = lower(dO Uᵀ)        dA = −strictLower(Y Uᵀ)
 
     Writes dv: [tokens, H_V, D_V]; Γ ⊙ dP and diag(β) Γ ⊙ dA, the gradients of Q Kᵀ and K Kᵀ: [tokens, H_V, C];
-    and the gates' gradients by these ways: [tokens, H_V].
+    and the gates' gradients by these ways: [tokens, H_V]. Without DELTA only Γ ⊙ dP and α's.
     """
     chunk, head = tl.program_id(0), tl.program_id(1)
     start, length = tl.load(starts + chunk), tl.load(lengths + chunk)
@@ -106,39 +110,47 @@ def score_gradients(
     key_head = head // (H_V // H)
     i, j = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
     beta_gate = load_gate(beta, start, length, head, H_V, C)
-    Gamma = decay_mask(load_gate(log_alpha, start, length, head, H_V, C), C)
-    T = load_tile(inverse, start, length, head, H_V, C, 0, C, C)
+    if DELTA:
+        T = load_tile(inverse, start, length, head, H_V, C, 0, C, C)
 
     dP, dA = tl.zeros((C, C), tl.float32), tl.zeros((C, C), tl.float32)
     dbeta_gate = tl.zeros((C,), tl.float32)
     for first in range(0, D_V, WIDTH):
-        dU_tile = load_tile(dU, start, length, head, H_V, D_V, first, C, WIDTH)
-        Y = product(tl.trans(T), dU_tile, OPERAND, PRECISION)
-        store_tile(dU, Y, start, length, head, H_V, D_V, first, C, WIDTH)
-        store_tile(dv, beta_gate[:, None] * Y, start, length, head, H_V, D_V, first, C, WIDTH)
-        V = load_tile(v, start, length, head, H_V, D_V, first, C, WIDTH)
-        dbeta_gate += tl.sum(Y * V.to(tl.float32), 1)
-        U_tile = load_tile(U, start, length, head, H_V, D_V, first, C, WIDTH)
+        if DELTA:
+            dU_tile = load_tile(dU, start, length, head, H_V, D_V, first, C, WIDTH)
+            Y = exact_product(tl.trans(T), dU_tile, OPERAND, PRECISION)
+            store_tile(dU, Y, start, length, head, H_V, D_V, first, C, WIDTH)
+            store_tile(dv, beta_gate[:, None] * Y, start, length, head, H_V, D_V, first, C, WIDTH)
+            V = load_tile(v, start, length, head, H_V, D_V, first, C, WIDTH)
+            dbeta_gate += tl.sum(Y * V.to(tl.float32), 1)
+        U_tile = load_tile(U, start, length, head, H_V, D_V, first, C, WIDTH).to(OPERAND)
         dO = load_tile(do, start, length, head, H_V, D_V, first, C, WIDTH)
         dP += product(dO, tl.trans(U_tile), OPERAND, PRECISION)
-        dA -= product(Y, tl.trans(U_tile), OPERAND, PRECISION)
+        if DELTA:
+            dA -= product(Y, tl.trans(U_tile), OPERAND, PRECISION)
 
     QK, KK = tl.zeros((C, C), tl.float32), tl.zeros((C, C), tl.float32)
     for first in range(0, D_K, WIDTH):
         Q = load_tile(q, start, length, key_head, H, D_K, first, C, WIDTH)
         K = load_tile(k, start, length, key_head, H, D_K, first, C, WIDTH)
         QK += product(Q, tl.trans(K), OPERAND, PRECISION)
-        KK += product(K, tl.trans(K), OPERAND, PRECISION)
+        if DELTA:
+            KK += product(K, tl.trans(K), OPERAND, PRECISION)
 
-    of_QK, of_KK = Gamma * dP, tl.where(i > j, Gamma * dA, 0.0)
-    dbeta_gate += tl.sum(of_KK * KK, 1)
-    of_KK *= beta_gate[:, None]
+    Gamma = decay_mask(load_gate(log_alpha, start, length, head, H_V, C), C)
+    of_QK = Gamma * dP
     store_tile(dQK, of_QK, start, length, head, H_V, C, 0, C, C)
-    store_tile(dKK, of_KK, start, length, head, H_V, C, 0, C, C)
-    store_gate(dbeta, dbeta_gate, start, length, head, H_V, C)
+    of_decays = of_QK * QK
+    if DELTA:
+        of_KK = tl.where(i > j, Gamma * dA, 0.0)
+        dbeta_gate += tl.sum(of_KK * KK, 1)
+        of_KK *= beta_gate[:, None]
+        store_tile(dKK, of_KK, start, length, head, H_V, C, 0, C, C)
+        store_gate(dbeta, dbeta_gate, start, length, head, H_V, C)
+        of_decays += of_KK * KK
 
     # α_m is in every Γ_ij with j < m ≤ i: a sum over a rectangle, in which nothing cancels
-    by_rows = tl.cumsum(tl.where(i > j, of_QK * QK + of_KK * KK, 0.0), 0, reverse=True)
+    by_rows = tl.cumsum(tl.where(i > j, of_decays, 0.0), 0, reverse=True)
     store_gate(dlog_alpha, tl.sum(tl.where(i > j, by_rows, 0.0), 1), start, length, head, H_V, C)
 
 
@@ -147,6 +159,7 @@ def key_gradients(
     q, k, U, log_alpha, beta, do, states, starts, lengths, Y, dstates, dQK, dKK, dq, dk, dlog_alpha, dbeta, tokens,
     H: tl.constexpr, H_V: tl.constexpr, D_K: tl.constexpr, D_V: tl.constexpr,
     C: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, OPERAND: tl.constexpr, PRECISION: tl.constexpr,
+    DELTA: tl.constexpr,
 ):  # fmt: skip
     """Grid [chunks, H_V, ⌈D_K / WIDTH⌉]. What goes through queries, keys and states,
 
@@ -171,9 +184,10 @@ def key_gradients(
         S_dS += tl.sum(S.to(tl.float32) * dS.to(tl.float32), 1)
         dO = load_tile(do, start, length, head, H_V, D_V, first, C, COLUMNS)
         dQ += product(dO, tl.trans(S), OPERAND, PRECISION)
-        Y_tile = load_tile(Y, start, length, head, H_V, D_V, first, C, COLUMNS)
-        YS += product(Y_tile, tl.trans(S), OPERAND, PRECISION)
-        U_tile = load_tile(U, start, length, head, H_V, D_V, first, C, COLUMNS)
+        if DELTA:
+            Y_tile = load_tile(Y, start, length, head, H_V, D_V, first, C, COLUMNS)
+            YS += product(Y_tile, tl.trans(S), OPERAND, PRECISION)
+        U_tile = load_tile(U, start, length, head, H_V, D_V, first, C, COLUMNS).to(OPERAND)
         UdS += product(U_tile, tl.trans(dS), OPERAND, PRECISION)
 
     alpha_gate = load_gate(log_alpha, start, length, head, H_V, C)
@@ -182,23 +196,25 @@ def key_gradients(
     Q = load_tile(q, start, length, key_head, H, D_K, column, C, WIDTH)
     K = load_tile(k, start, length, key_head, H, D_K, column, C, WIDTH)
     dQ *= gamma[:, None]
-    KYS = gamma * tl.sum(K.to(tl.float32) * YS, 1)
-    from_start = tl.sum(Q.to(tl.float32) * dQ, 1) - beta_gate * KYS
+    from_start = tl.sum(Q.to(tl.float32) * dQ, 1)
     dK = to_end[:, None] * UdS
     until_end = tl.sum(K.to(tl.float32) * dK, 1)
-    dK -= (beta_gate * gamma)[:, None] * YS
+    if DELTA:
+        KYS = gamma * tl.sum(K.to(tl.float32) * YS, 1)
+        from_start -= beta_gate * KYS
+        dK -= (beta_gate * gamma)[:, None] * YS
 
     # α_m is in every γ_i with m ≤ i, in every γ_C / γ_j with j < m, and in γ_C
     dalpha = tl.exp(tl.sum(alpha_gate, 0)) * tl.sum(S_dS, 0) + tl.cumsum(from_start, 0, reverse=True)
     dalpha += tl.sum(tl.where(j < i, until_end[None, :], 0.0), 1)
     part = (1 + tl.program_id(2)) * tokens * H_V
     store_gate(dlog_alpha + part, dalpha, start, length, head, H_V, C)
-    store_gate(dbeta + part, -KYS, start, length, head, H_V, C)
-
     of_QK = load_tile(dQK, start, length, head, H_V, C, 0, C, C)
-    of_KK = load_tile(dKK, start, length, head, H_V, C, 0, C, C)
     dQ += product(of_QK, K, OPERAND, PRECISION)
     dK += product(tl.trans(of_QK), Q, OPERAND, PRECISION)
-    dK += product(of_KK, K, OPERAND, PRECISION) + product(tl.trans(of_KK), K, OPERAND, PRECISION)
+    if DELTA:
+        store_gate(dbeta + part, -KYS, start, length, head, H_V, C)
+        of_KK = load_tile(dKK, start, length, head, H_V, C, 0, C, C)
+        dK += product(of_KK, K, OPERAND, PRECISION) + product(tl.trans(of_KK), K, OPERAND, PRECISION)
     store_tile(dq, dQ, start, length, head, H_V, D_K, column, C, WIDTH)
     store_tile(dk, dK, start, length, head, H_V, D_K, column, C, WIDTH)

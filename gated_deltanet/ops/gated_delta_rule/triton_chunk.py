@@ -95,6 +95,20 @@ def product(a, b, OPERAND: tl.constexpr, PRECISION: tl.constexpr):
 
 
 @triton.jit
+def exact_product(a, b, OPERAND: tl.constexpr, PRECISION: tl.constexpr):
+    """a b of operands that may be float32: what rounding them to OPERAND leaves is multiplied, too.
+
+    Where keys are much alike T has entries as large as 2 of both signs, and roundings of 2⁻⁹ would show.
+    """
+    whole = product(a, b, OPERAND, PRECISION)
+    if a.dtype != OPERAND:
+        whole += product(a - a.to(OPERAND).to(tl.float32), b, OPERAND, PRECISION)
+    if b.dtype != OPERAND:
+        whole += product(a, b - b.to(OPERAND).to(tl.float32), OPERAND, PRECISION)
+    return whole
+
+
+@triton.jit
 def unit_lower_inverse(A, C: tl.constexpr, PRECISION: tl.constexpr):
     """T = (I + A)⁻¹ for A strictly lower triangular, [C, C], float32.
 

@@ -3,7 +3,16 @@
 import triton
 import triton.language as tl
 
-from .triton_chunk import decay_from_start, decay_mask, load_gate, load_state, load_tile, product, store_tile
+from .triton_chunk import (
+    decay_from_start,
+    decay_mask,
+    exact_product,
+    load_gate,
+    load_state,
+    load_tile,
+    product,
+    store_tile,
+)
 
 
 @triton.jit
@@ -29,6 +38,6 @@ def chunk_output(
 
     alpha_gate = load_gate(log_alpha, start, length, head, H_V, C)
     U_tile = load_tile(U, start, length, head, H_V, D_V, column, C, COLUMNS)
-    within = product(decay_mask(alpha_gate, C) * QK, U_tile, OPERAND, PRECISION)
+    within = exact_product(decay_mask(alpha_gate, C) * QK, U_tile, OPERAND, PRECISION)
     O = decay_from_start(alpha_gate)[:, None] * QS + within
     store_tile(o, O, start, length, head, H_V, D_V, column, C, COLUMNS)

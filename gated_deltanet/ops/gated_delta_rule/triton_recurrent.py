@@ -55,7 +55,7 @@ def log1p(x):
 def recurrence(
     q, k, v, log_alpha, beta, A_log, dt_bias, state, ends, o, last_state, checkpoints, L, beta_max,
     H: tl.constexpr, H_V: tl.constexpr, D_K: tl.constexpr, D_V: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    SPAN: tl.constexpr, PACKED: tl.constexpr, MIX: tl.constexpr, KEEP: tl.constexpr,
+    SPAN: tl.constexpr, PACKED: tl.constexpr, MIX: tl.constexpr, KEEP: tl.constexpr, DELTA: tl.constexpr,
 ):  # fmt: skip
     """Grid [N · H_V, ⌈D_V / COLUMNS⌉]. For each token, in order,
 
@@ -63,7 +63,7 @@ def recurrence(
 
     Writes o, like v: [tokens, H_V, D_V], and last_state, like state: [N, H_V, D_K, D_V], which it may be. If KEEP
     instead the state before every SPAN tokens to checkpoints: [tokens // SPAN + N, H_V, D_K, D_V]. ROWS ≥ D_K.
-    ends: [N + 1], where the sequences' tokens end, if PACKED; else each has L.
+    ends: [N + 1], where the sequences' tokens end, if PACKED; else each has L. Without DELTA u = v: linear attention.
     """
     sequence_head, column = tl.program_id(0).to(tl.int64), tl.program_id(1) * COLUMNS
     sequence, head = sequence_head // H_V, sequence_head % H_V
@@ -79,9 +79,11 @@ def recurrence(
         row = (start + t) * H_V + head
         Q, K = load_keys(q, k, (start + t) * H + key_head, D_K, ROWS, MIX)
         alpha_t, beta_t = load_gates(log_alpha, beta, A_log, dt_bias, beta_max, row, head, MIX)
-        V = load_row(v, row, D_V, column, COLUMNS)
+        u = load_row(v, row, D_V, column, COLUMNS)
         S *= alpha_t
-        S += K[:, None] * (beta_t * (V - tl.sum(K[:, None] * S, 0)))[None, :]
+        if DELTA:
+            u = beta_t * (u - tl.sum(K[:, None] * S, 0))
+        S += K[:, None] * u[None, :]
         if not KEEP:
             store_row(o, tl.sum(Q[:, None] * S, 0), row, D_V, column, COLUMNS)
     if not KEEP:

@@ -1,9 +1,11 @@
 """The gated delta rule on a GPU (section 3.3): the kernels in their order, forward and backward.
 
+Linear attention, the same without a correction, shares all but the first of them (`linear_attention`'s files).
 Nothing is tuned at run time: the tiles are those of `triton_tiles`. No sum is made by atomics, so a call repeated
 gives the same bits.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +24,10 @@ OPERANDS = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float1
 
 
 class Call(NamedTuple):
-    """Operands as the kernels read them: contiguous, with what follows from their sizes."""
+    """Operands as the kernels read them: contiguous, with what follows from their sizes.
+
+    delta: whether what is recalled is corrected; if not, it is linear attention, and beta is not read.
+    """
 
     q: Tensor
     k: Tensor
@@ -30,6 +35,7 @@ class Call(NamedTuple):
     log_alpha: Tensor
     beta: Tensor
     state: Tensor
+    delta: bool
     chunks: Chunks
     tiles: Tiles
     constants: dict[str, Any]
@@ -46,7 +52,8 @@ class Call(NamedTuple):
         return self.state.shape[0] * self.state.shape[1], how_many(self.state.shape[3], self.tiles.columns)
 
 
-def prepare(q, k, v, log_alpha, beta, state, cu_seqlens) -> Call:
+def prepare(q, k, v, log_alpha, beta, state, cu_seqlens, delta: bool = True) -> Call:
+    op = "gated_delta_rule" if delta else "linear_attention"
     (H, d_k), (H_v, d_v) = q.shape[2:], v.shape[2:]
     architecture = gpu.architecture(q.device)
     tile = tiles(d_k, d_v, q.dtype, architecture)
@@ -55,7 +62,7 @@ def prepare(q, k, v, log_alpha, beta, state, cu_seqlens) -> Call:
         "OPERAND": OPERANDS[q.dtype], "PRECISION": precision(q.dtype, architecture),
     }  # fmt: skip
     q, k, v, log_alpha, beta, state = (x.contiguous() for x in (q, k, v, log_alpha, beta, state))
-    return Call(q, k, v, log_alpha, beta, state, lay_out("gated_delta_rule", q, cu_seqlens, tile.C), tile, constants)
+    return Call(q, k, v, log_alpha, beta, state, delta, lay_out(op, q, cu_seqlens, tile.C), tile, constants)
 
 
 def precision(dtype: torch.dtype, architecture: str) -> str:
@@ -77,48 +84,62 @@ def corrections(x: Call, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
 def pass_state(x: Call, W: Tensor, U: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The state before each chunk, the corrections in it, and the last state of each sequence."""
     states, last_state = x.v.new_empty(len(x.chunks.starts), *x.state.shape[1:]), torch.empty_like(x.state)
-    corrected = torch.empty_like(x.v)
+    corrected = torch.empty_like(U) if x.delta else U
     arguments = (x.k, W, U, x.log_alpha, x.state, x.chunks.ends, x.chunks.first, states, corrected, last_state)
-    x.run(state_pass, x.each_state, *arguments, ROWS=x.tiles.rows, COLUMNS=x.tiles.columns)
+    x.run(state_pass, x.each_state, *arguments, ROWS=x.tiles.rows, COLUMNS=x.tiles.columns, DELTA=x.delta)
     return states, corrected, last_state
+
+
+def outputs(x: Call, states: Tensor, U: Tensor) -> Tensor:
+    o, columns = torch.empty_like(x.v), x.tiles.outputs
+    arguments = (x.q, x.k, U, x.log_alpha, states, x.chunks.starts, x.chunks.lengths, o)
+    grid = (*x.each_chunk, how_many(x.v.shape[3], columns))
+    x.run(chunk_output, grid, *arguments, WIDTH=x.tiles.width, COLUMNS=columns)
+    return o
 
 
 def forward(q, k, v, log_alpha, beta, state, cu_seqlens):
     x = prepare(q, k, v, log_alpha, beta, state, cu_seqlens)
     W, U, _ = corrections(x, keep=False)
     states, U, last_state = pass_state(x, W, U)
-    o, width = torch.empty_like(x.v), x.tiles.width
-    arguments = (x.q, x.k, U, x.log_alpha, states, x.chunks.starts, x.chunks.lengths, o)
-    x.run(chunk_output, (*x.each_chunk, how_many(v.shape[3], width)), *arguments, WIDTH=width, COLUMNS=width)
-    return o, last_state
+    return outputs(x, states, U), last_state
 
 
 def backward(grads, q, k, v, log_alpha, beta, state, cu_seqlens):
-    do, dlast_state = (grad.contiguous() for grad in grads)
     x = prepare(q, k, v, log_alpha, beta, state, cu_seqlens)
     W, U, T = corrections(x, keep=True)
     states, U, _ = pass_state(x, W, U)
-    starts, lengths, width = x.chunks.starts, x.chunks.lengths, x.tiles.width
-    of_keys, of_values = (how_many(d, width) for d in state.shape[2:])
+    return gradients(x, grads, W, U, T, states)
 
-    dU, dstates, dstate = torch.empty_like(U), torch.empty_like(states), torch.empty_like(x.state)
+
+def gradients(
+    x: Call, grads: Sequence[Tensor], W: Tensor, U: Tensor, T: Tensor, states: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Of q, k, v, log_alpha, beta and state. grads: of o and the last state. Without delta no W, T, dbeta."""
+    do, dlast_state = (grad.contiguous() for grad in grads)
+    starts, lengths, width = x.chunks.starts, x.chunks.lengths, x.tiles.width
+    (B, L, H_v, _), (d_k, d_v) = x.v.shape, x.state.shape[2:]
+    of_keys, of_values = how_many(d_k, width), how_many(d_v, width)
+
+    dU, dstates, dstate = torch.empty_like(x.v), torch.empty_like(states), torch.empty_like(x.state)
     arguments = (x.q, x.k, x.log_alpha, do, starts, lengths, dU)
     x.run(correction_gradient, (*x.each_chunk, of_values), *arguments, WIDTH=width, COLUMNS=width)
     arguments = (x.q, x.k, W, x.log_alpha, do, dlast_state, x.chunks.ends, x.chunks.first, dU, dstates, dstate)
-    x.run(state_pass_backward, x.each_state, *arguments, ROWS=x.tiles.rows, COLUMNS=x.tiles.columns)
+    x.run(state_pass_backward, x.each_state, *arguments, ROWS=x.tiles.rows, COLUMNS=x.tiles.columns, DELTA=x.delta)
 
-    dv, (dQK, dKK) = torch.empty_like(x.v), (x.v.new_empty(T.shape) for _ in range(2))
-    dlog_alpha, dbeta = (x.beta.new_empty(1 + of_keys, *x.beta.shape) for _ in range(2))
+    dv, (dQK, dKK) = torch.empty_like(x.v), (x.v.new_empty(B, L, H_v, x.tiles.C) for _ in range(2))
+    dlog_alpha, dbeta = (x.beta.new_empty(1 + of_keys, B, L, H_v) for _ in range(2))
     scores = (x.q, x.k, x.v, U, T, x.log_alpha, x.beta, do, starts, lengths, dU, dv, dQK, dKK, dlog_alpha, dbeta)
-    x.run(score_gradients, x.each_chunk, *scores, WIDTH=width)
-    dq, dk = (torch.empty_like(W) if q.shape == W.shape else torch.empty_like(W, dtype=torch.float32) for _ in range(2))
+    x.run(score_gradients, x.each_chunk, *scores, WIDTH=width, DELTA=x.delta)
+    shared = x.q.shape[2] != H_v
+    dq, dk = (x.q.new_empty(B, L, H_v, d_k, dtype=torch.float32 if shared else x.q.dtype) for _ in range(2))
     arguments = (
         x.q, x.k, U, x.log_alpha, x.beta, do, states, starts, lengths, dU, dstates, dQK, dKK, dq, dk, dlog_alpha, dbeta,
-        q.shape[0] * q.shape[1],
+        B * L,
     )  # fmt: skip
-    x.run(key_gradients, (*x.each_chunk, of_keys), *arguments, WIDTH=width, COLUMNS=width)
-    dq, dk = (sum_over_values(grad, like=q) for grad in (dq, dk))
-    return dq, dk, dv, dlog_alpha.sum(0), dbeta.sum(0), dstate
+    x.run(key_gradients, (*x.each_chunk, of_keys), *arguments, WIDTH=width, COLUMNS=width, DELTA=x.delta)
+    dq, dk = (sum_over_values(grad, like=x.q) for grad in (dq, dk))
+    return dq, dk, dv if x.delta else dU, dlog_alpha.sum(0), dbeta.sum(0), dstate
 
 
 def sum_over_values(grad: Tensor, like: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ class Tiles(NamedTuple):
     width: int  # columns of keys or values that a kernel of one chunk takes at a time
     rows: int  # d_k, rounded up
     columns: int  # columns of values that a pass of the state takes
+    outputs: int  # and that the kernel of outputs takes
     warps: dict[str, int]
     stages: dict[str, int]
 
@@ -34,7 +35,7 @@ def tiles(d_k: int, d_v: int, dtype: torch.dtype, architecture: str) -> Tiles:
     warps = {
         "score_gradients": 8,  # three tiles C × C beside what is read: 4 warps spill
         "key_gradients": 8,  # three tiles C × width
-        "state_pass": 8 if rows * size > 256 and not amd else 4,  # as many more rows or bytes of the state
+        "state_pass": 8 if rows * size > 256 - ampere and not amd else 4,  # as many more rows or bytes of the state
         "state_pass_backward": 4 if amd else 8,  # on NVIDIA 4 spill; AMD's have 512 registers, and 8 get half of them
     }
     # of float32 three parts of each operand are in registers, of 256 rows twice as many
@@ -50,4 +51,6 @@ def tiles(d_k: int, d_v: int, dtype: torch.dtype, architecture: str) -> Tiles:
         stages["key_gradients"] = 1  # with 2, 16 bytes are spilled
     # a loop of one round is unrolled, and all of it alive at once
     most = 32 if size == 4 or (ampere and narrow) else 64
-    return Tiles(C, min(rounded_up(max(d_k, d_v)), most), rows, min(rounded_up(d_v), columns), warps, stages)
+    width = min(rounded_up(max(d_k, d_v)), most)
+    outputs = min(width, 32) if ampere else width  # where operands of products are in registers: both parts of U
+    return Tiles(C, width, rows, min(rounded_up(d_v), columns), outputs, warps, stages)

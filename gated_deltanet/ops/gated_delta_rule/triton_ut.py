@@ -10,6 +10,7 @@ import triton.language as tl
 from .triton_chunk import (
     decay_from_start,
     decay_mask,
+    exact_product,
     load_gate,
     load_tile,
     product,
@@ -50,9 +51,9 @@ def ut_transform(
     others = tl.where(i > j, T * beta_gate[None, :], 0.0)  # a token's own value, with T_ii = 1, is not rounded
     for first in range(0, D_V, WIDTH):
         V = load_tile(v, start, length, head, H_V, D_V, first, C, WIDTH)
-        U_tile = beta_gate[:, None] * V.to(tl.float32) + product(others, V, OPERAND, PRECISION)
+        U_tile = beta_gate[:, None] * V.to(tl.float32) + exact_product(others, V, OPERAND, PRECISION)
         store_tile(U, U_tile, start, length, head, H_V, D_V, first, C, WIDTH)
     of_keys = T * (beta_gate * decay_from_start(alpha_gate))[None, :]
     for first in range(0, D_K, WIDTH):
         K = load_tile(k, start, length, key_head, H, D_K, first, C, WIDTH)
-        store_tile(W, product(of_keys, K, OPERAND, PRECISION), start, length, head, H_V, D_K, first, C, WIDTH)
+        store_tile(W, exact_product(of_keys, K, OPERAND, PRECISION), start, length, head, H_V, D_K, first, C, WIDTH)

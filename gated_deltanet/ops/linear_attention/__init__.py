@@ -2,8 +2,10 @@
 
 from torch import Tensor
 
-from .. import checks
-from ..library import empty_contiguous, operator, without_autocast
+from .. import checks, gpu
+from ..gated_delta_rule import WIDEST
+from ..launches import deferred, triton_operator
+from ..library import empty_contiguous, operator, without_autocast, without_gradient
 from ..packing import each_sequence
 from . import chunkwise, cpp
 from .parallel import parallel
@@ -28,7 +30,17 @@ BACKENDS = {
     "parallel": operator("linear_attention_parallel", SCHEMA, _per_sequence(parallel), _fake),
     "chunkwise": operator("linear_attention_chunkwise", SCHEMA, chunkwise.forward, _fake, chunkwise.backward),
     "cpp": cpp.attention,
+    "triton": triton_operator("linear_attention_triton", SCHEMA, _fake, f"{__name__}.triton_attention"),
+    "fla": deferred(f"{__name__}.fla", "attention"),
 }
+step_on_gpu = deferred("gated_deltanet.ops.gated_delta_rule.triton_steps", "linear_step")
+
+
+def _beyond(d_k: int, decays: int) -> str | None:
+    """Why kernels in Triton do not take these sizes. decays: of a token and head."""
+    if decays > 1:
+        return "takes one decay a token, log_alpha has one a key"
+    return f"takes d_k up to {WIDEST}, q has {d_k}" if d_k > WIDEST else None
 
 
 def linear_attention(
@@ -56,7 +68,9 @@ def linear_attention(
     state: [N, H_v, d_k, d_v] before the first token, zero if None; float32, or float64 with float64 inputs.
     cu_seqlens: [N + 1], packs N sequences in one row (B = 1). Without it N = B.
     backend: "reference" (the recurrence), "parallel" (O(L²), for study), "chunkwise", "cpp" (native, on a CPU,
-    float32 and bfloat16), or "auto": cpp where it can run, else chunkwise.
+    float32 and bfloat16), "triton" (on a GPU, d_k ≤ 256, not float64, not with a decay a key), "fla"
+    (flash-linear-attention, on a GPU), or "auto": cpp where it can run, triton on a GPU that it is compiled for in
+    tests, else chunkwise.
 
     Returns o: [B, L, H_v, d_v], in v's dtype, and the state after the last token of each sequence.
     """
@@ -65,7 +79,8 @@ def linear_attention(
     checks.check_log_alpha(op, log_alpha)
     sizes["N"] = checks.check_cu_seqlens(op, cu_seqlens, q)
     state = checks.check_state(op, state, "N H_v d_k d_v", sizes, like=q)
-    form = checks.choose_backend(op, BACKENDS, backend, auto="chunkwise", like=q)
+    beyond = _beyond(sizes["d_k"], log_alpha.shape[-1])
+    form = checks.choose_backend(op, BACKENDS, backend, auto="chunkwise", like=q, beyond=beyond)
     return form(q, k, v, log_alpha, state, cu_seqlens)
 
 
@@ -80,6 +95,9 @@ def linear_attention_step_(q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor | 
     sizes, log_alpha = _check(op, q, k, v, log_alpha, "N")
     checks.check_step_state(op, state, "N H_v d_k d_v", sizes, like=q)
     checks.check_no_grad(op, q, k, v, log_alpha, state)
+    can = without_gradient(q, k, v, log_alpha, state) and state.is_contiguous()
+    if can and gpu.preferred(q) and not _beyond(sizes["d_k"], log_alpha.shape[-1]):
+        return step_on_gpu(*(x.contiguous() for x in (q, k, v, log_alpha)), state)
     q, k = (x.to(state.dtype).repeat_interleave(v.shape[1] // x.shape[1], 1)[..., None, :] for x in (q, k))
     state *= log_alpha.exp()[..., None]
     state += k.mT * v.to(state.dtype)[..., None, :]
