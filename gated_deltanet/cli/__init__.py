@@ -25,6 +25,7 @@ from gated_deltanet.cli.generate import Generate
 from gated_deltanet.cli.inspection import Inspect
 from gated_deltanet.cli.plan import Plan
 from gated_deltanet.cli.presets import Presets
+from gated_deltanet.cli.quantize import Quantize
 from gated_deltanet.cli.reproduce import Reproduce
 from gated_deltanet.cli.tokenizer import Tokenizer
 from gated_deltanet.cli.train import Train
@@ -39,6 +40,7 @@ VERBS = {
     "presets": Presets,
     "plan": Plan,
     "generate": Generate,
+    "quantize": Quantize,
     "inspect": Inspect,
     "tokenizer": Tokenizer,
     "data": Data,

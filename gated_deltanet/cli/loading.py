@@ -4,13 +4,17 @@ from pathlib import Path
 from typing import Any
 
 
-def load(checkpoint: Path, device: str) -> tuple[Any, Any]:
-    """The `CausalLM`, on the device, and the `tokenizers.Tokenizer` in its folder."""
+def load(checkpoint: Path, device: str, weights: str | None = None) -> tuple[Any, Any]:
+    """The `CausalLM`, on the device, and the `tokenizers.Tokenizer` in its folder. weights: to be packed so."""
     from gated_deltanet import load as load_model
     from gated_deltanet.data import tokenizer
 
     check_device(device)
-    return load_model(checkpoint).to(device), tokenizer.load(checkpoint)
+    if weights is not None:
+        from gated_deltanet.models.weights import check_format
+
+        check_format(weights, "--weights")
+    return load_model(checkpoint, weights).to(device), tokenizer.load(checkpoint)
 
 
 def check_device(device: str) -> None:

@@ -85,7 +85,7 @@ def losses(model: CausalLM, row: Sequence[int], piece: int = PIECE) -> Tensor:
         x, state = model.hidden(tokens, state)
         return -token_logprobs(model, x[0], wanted)[0], state
 
-    return losses_in_pieces(read, row, piece, model.head_weight.device)
+    return losses_in_pieces(read, row, piece, model.device)
 
 
 @torch.inference_mode()

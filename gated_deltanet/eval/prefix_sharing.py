@@ -150,7 +150,7 @@ def score_rows(model: CausalLM, requests: list[Request], groups: list[Group], st
 
 def packed(rows: Sequence[Sequence[int]], model: CausalLM) -> tuple[Tensor, Tensor]:
     """[1, T] and cu_seqlens, on the model's device."""
-    device = model.head_weight.device
+    device = model.device
     lengths = torch.tensor([len(row) for row in rows])
     row = torch.tensor([[token for row in rows for token in row]])
     return row.to(device), F.pad(lengths.cumsum(0), (1, 0)).to(device)

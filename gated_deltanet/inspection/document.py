@@ -34,7 +34,7 @@ def inspect(
     if not tokenizer.encode(text).ids:
         raise ValueError("the tokenizer makes no token of this text, expected at least one")
     encoding = beginning_documents(tokenizer).encode(text)
-    tokens = torch.tensor(encoding.ids[:longest], device=model.embedding.weight.device)
+    tokens = torch.tensor(encoding.ids[:longest], device=model.device)
     return document(name, model.config, trace(model, tokens, track), encoding, tokenizer, text)
 
 

@@ -15,10 +15,12 @@ from torch import Tensor
 
 from gated_deltanet import files
 from gated_deltanet.data.tokenizer import beginning_documents, find_end_of_text
+from gated_deltanet.data.tokenizer import load as read_tokenizer
 from gated_deltanet.layers.decay import Decay
 from gated_deltanet.models.config import ModelConfig, field_names
 from gated_deltanet.models.model import CausalLM
 from gated_deltanet.models.presets import PRESETS
+from gated_deltanet.models.weights import check_format, fill, pack_weights, packed_format, stored
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 INDEX = "model.safetensors.index.json"  # in the place of WEIGHTS: which of several files holds a tensor
@@ -30,26 +32,62 @@ def save(model: CausalLM, folder: str | Path, tokenizer: Tokenizer | None = None
     """Each file is written under another name first. The config comes last: a folder without it is unfinished."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {PREFIX + name: x.detach().contiguous() for name, x in model.state_dict().items()}
+    tensors = {PREFIX + name: x for name, x in stored(model).items()}
     files.write(folder / WEIGHTS, lambda file: save_file(tensors, file, metadata={"format": "pt"}))
     if tokenizer is not None:
         files.write_text(folder / TOKENIZER, beginning_documents(tokenizer).to_str(pretty=True))
         for name, values in tokenizer_files(tokenizer).items():
             files.write_json(folder / name, values)
-    files.write_json(folder / CONFIG, to_json(model.config))
+    packed = packed_format(model)
+    files.write_json(folder / CONFIG, to_json(model.config) | ({"weights": packed} if packed else {}))
 
 
-def load(folder: str | Path) -> CausalLM:
-    """The model in a folder, in the dtypes it was saved in (A_log and dt_bias in float32 at least)."""
+def load(folder: str | Path, weights: str | None = None) -> CausalLM:
+    """The model in a folder, in the dtypes it was saved in (A_log and dt_bias in float32 at least).
+
+    weights: pack them in one of "float32", "bfloat16", "int8" and "int4" (`pack_weights`), for inference. A folder of
+    packed weights is read as it was packed.
+    """
     folder = Path(folder)
-    config, tensors = load_config(folder), read_tensors(folder)
+    if weights is not None:
+        check_format(weights)
+    config, tensors, packed = load_config(folder), read_tensors(folder), stored_format(folder)
+    if packed and weights not in (None, packed):
+        raise ValueError(f"the weights in {folder} are {packed}, expected floating-point ones to make {weights} of")
     model = without_weights(config, len(tensors), folder / CONFIG)
-    check_tensors(tensors, model.state_dict(), folder / WEIGHTS)
-    model.load_state_dict({name.removeprefix(PREFIX): x for name, x in tensors.items()}, assign=True)
+    if packed:
+        if foreign := sorted(name for name in tensors if not name.startswith(PREFIX)):
+            raise ValueError(f"{folder / WEIGHTS} holds {some(foreign)}, expected only tensors {CONFIG} describes")
+        unpacked = {name.removeprefix(PREFIX): x for name, x in tensors.items()}
+        fill(model, unpacked, packed, folder / WEIGHTS)
+        tensors = {PREFIX + name: x for name, x in unpacked.items()}
+    expected = {name: x for name, x in model.state_dict().items() if not name.endswith(".packed")}
+    check_tensors(tensors, expected, folder / WEIGHTS)
+    model.load_state_dict({name.removeprefix(PREFIX): x for name, x in tensors.items()}, strict=False, assign=True)
+    if weights and not packed:
+        return pack_weights(model, weights)
     for module in model.modules():
         if isinstance(module, Decay) and module.A_log.dtype != torch.float64:
             module.float()
     return model
+
+
+def quantise(folder: str | Path, out: str | Path, weights: str) -> None:
+    """Write a saved model again, with its tokenizer, its weights packed in this format."""
+    if Path(out).exists() and any(Path(out).iterdir()):
+        raise ValueError(f"{out} holds something already, expected a folder that is new or empty")
+    model = load(folder, weights)
+    save(model, out, read_tokenizer(folder) if (Path(folder) / TOKENIZER).exists() else None)
+
+
+def stored_format(folder: str | Path) -> str | None:
+    """In which the weights of a saved model are packed, as its config says; None: they are not."""
+    file = Path(folder) / CONFIG
+    weights = files.read_json(file).get("weights")
+    if weights is not None:
+        with files.naming(file):
+            check_format(weights)
+    return weights
 
 
 def load_weights(model: CausalLM, folder: str | Path) -> None:

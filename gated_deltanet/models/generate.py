@@ -123,7 +123,7 @@ def read_packed(model: CausalLM, prompts: Sequence[Sequence[int]]) -> tuple[Tens
     """The logits of what follows each prompt, [N, vocab_size], and the state of N sequences."""
     if not len(prompts) or not all(map(len, prompts)):
         raise ValueError(f"prompts are of {list(map(len, prompts))} tokens, expected at least one in every prompt")
-    device = model.head_weight.device
+    device = model.device
     row = torch.tensor([[token for prompt in prompts for token in prompt]], device=device)
     cu_seqlens = F.pad(torch.tensor(list(map(len, prompts))).cumsum(0), (1, 0)).to(device)
     x, state = model.hidden(row, cu_seqlens=cu_seqlens)

@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from gated_deltanet.layers.mlp import MLP
 from gated_deltanet.layers.norm import RMSNorm
+from gated_deltanet.layers.packed import PackedEmbedding
 from gated_deltanet.ops import linear_cross_entropy
 from gated_deltanet.ops.checks import values_are_cheap
 
@@ -80,8 +81,12 @@ class CausalLM(nn.Module):
 
     @property
     def head_weight(self) -> Tensor:
-        """[vocab_size, d_model]."""
+        """[vocab_size, d_model]; unpacked each time, if it is packed."""
         return self.embedding.weight if self.head is None else self.head.weight
+
+    @property
+    def device(self) -> torch.device:
+        return self.norm.weight.device
 
     def forward(
         self, tokens: Tensor, state: State | None = None, *, cu_seqlens: Tensor | None = None
@@ -96,7 +101,9 @@ class CausalLM(nn.Module):
 
     def logits(self, x: Tensor) -> Tensor:
         """[…, vocab_size], of what `hidden` returned: […, d_model]."""
-        return F.linear(x, self.head_weight)
+        if self.head is None and isinstance(self.embedding, PackedEmbedding):
+            return self.embedding.project(x)
+        return F.linear(x, self.embedding.weight) if self.head is None else self.head(x)
 
     def hidden(
         self, tokens: Tensor, state: State | None = None, *, cu_seqlens: Tensor | None = None, keep_state: bool = True

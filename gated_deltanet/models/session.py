@@ -142,7 +142,7 @@ class Session:
         rows = tokens[None] if tokens.ndim == 1 else tokens
         if self._now.x is not None and len(rows) != len(self._now.x):
             raise ValueError(f"tokens is {list(tokens.shape)}, expected {len(self._now.x)} sequences, as before")
-        return rows.to(self.model.head_weight.device)
+        return rows.to(self.model.device)
 
     @torch.inference_mode()
     def _run(self, rows: Tensor) -> Tensor:

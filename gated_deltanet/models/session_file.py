@@ -39,7 +39,7 @@ def load(file: str | Path, model: CausalLM, fingerprint: str) -> tuple[int, Stat
         raise ValueError(f"{file} is of another model, expected one of the same config and weights")
     if header.pop("digest", None) != digest(named, header):
         raise ValueError(f"{file} is damaged, expected what its digest says")
-    device, empty = model.head_weight.device, empty_state(model)
+    device, empty = model.device, empty_state(model)
     if named.keys() != {"x", *named_tensors(empty)} or not header.get("length", "").isdecimal():
         raise ValueError(f"{file} is damaged, expected a length and the state of each layer")
     named = {name: x.to(device) for name, x in named.items()}
@@ -69,7 +69,7 @@ def part_names(state: Any) -> dict[str, Any]:
 @torch.no_grad()
 def empty_state(model: CausalLM) -> State:
     """Of no particular tokens: what kind of state each layer has."""
-    return model.hidden(torch.zeros(1, 1, dtype=torch.int64, device=model.head_weight.device))[1]
+    return model.hidden(torch.zeros(1, 1, dtype=torch.int64, device=model.device))[1]
 
 
 class Fingerprint:

@@ -1,6 +1,7 @@
 """`CausalLM` as a Hugging Face model: `generate()`, Trainer, `save_pretrained`, `from_pretrained`."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,9 +12,10 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
-from gated_deltanet.interop.folder import some
+from gated_deltanet.interop.folder import CONFIG, load, save, some, stored_format
 from gated_deltanet.models.model import Block, CausalLM
 from gated_deltanet.models.start import init_weights
+from gated_deltanet.models.weights import packed_format
 from gated_deltanet.ops import linear_cross_entropy
 
 from .cache import StateCache
@@ -153,8 +155,11 @@ class GdnForCausalLM(PreTrainedModel, GenerationMixin):
         """As transformers has it, but weights that are missing or of the wrong size are an error, not started anew.
 
         Unless one asks what was missing (output_loading_info), or for new weights in the place of those that do not
-        fit (ignore_mismatched_sizes).
+        fit (ignore_mismatched_sizes). A folder of packed weights (`gdn quantize`) is read as it is, with no other
+        option, such as a dtype.
         """
+        if args and Path(args[0]).is_dir() and is_packed(args[0]):
+            return packed_model(cls, args[0], output_loading_info)
         model, info = super().from_pretrained(*args, output_loading_info=True, **options)  # pyright: ignore
         wrong = {name for name, *_ in info["mismatched_keys"]}
         missing = sorted({*info["missing_keys"], *wrong} - (wrong if options.get("ignore_mismatched_sizes") else set()))
@@ -175,6 +180,23 @@ class GdnForCausalLM(PreTrainedModel, GenerationMixin):
             for weight, value in given.items():
                 weight.copy_(value)
         self.started = True
+
+    def save_pretrained(self, save_directory: str | Path, *args: Any, **options: Any) -> Any:
+        """As transformers has it; packed weights are written as `gdn quantize` writes them."""
+        if packed_format(self.model) is None:
+            return super().save_pretrained(save_directory, *args, **options)
+        save(self.model, save_directory)
+        if self.generation_config is not None:
+            self.generation_config.save_pretrained(save_directory)
+
+    @property
+    def gradient_checkpointing(self) -> bool:
+        """What `gradient_checkpointing_enable()`, or by its newer name `activation_checkpointing_enable()`, sets."""
+        return self.model.checkpointing
+
+    @gradient_checkpointing.setter
+    def gradient_checkpointing(self, enable: bool) -> None:
+        self.model.checkpointing = enable
 
     def get_output_embeddings(self) -> nn.Linear | None:
         return self.model.head
@@ -221,6 +243,22 @@ def columns_before(given: Tensor, attention_mask: Tensor | None, cache: StateCac
     if attention_mask is not None and attention_mask.shape[1] >= S + L:
         return attention_mask[:, attention_mask.shape[1] - S - L : attention_mask.shape[1] - L].bool()
     return torch.ones(B, S, dtype=torch.bool, device=given.device)
+
+
+def is_packed(folder: str | Path) -> bool:
+    return (Path(folder) / CONFIG).exists() and stored_format(folder) is not None
+
+
+def packed_model(cls: Any, folder: str | Path, output_loading_info: bool) -> Any:
+    """A saved model whose weights are packed."""
+    model = load(folder)
+    with torch.device("meta"):
+        wrapped = cls(GdnConfig.from_pretrained(folder))
+    wrapped.model, wrapped.name_or_path = checkpointable(model), str(folder)
+    if (Path(folder) / "generation_config.json").exists():
+        wrapped.generation_config = GenerationConfig.from_pretrained(folder)
+    wrapped.eval()
+    return (wrapped, {}) if output_loading_info else wrapped
 
 
 def check_others(others: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import native
-from .reference import SCALES, SIDE, unpack
+from .reference import SCALES, SIDE, in_rows, scales, unpack, whole_int4, whole_int8
 
 BITS = {"float32": 32, "bfloat16": 16, "int8": 8, "int4": 4}  # of a number
 FORMATS = tuple(BITS)
@@ -54,6 +54,14 @@ def pack(weight: Tensor | Quantised, format: str, K: int | None = None) -> Packe
 def packed_bytes(format: str, N: int, K: int) -> int:
     scales = SCALES if format in QUANTISED else 0
     return -(-N // SIDE) * -(-K // SIDE) * (scales + SIDE * SIDE * BITS[format] // 8)
+
+
+def whole_of(weight: PackedWeight) -> Quantised:
+    """The whole numbers and scales of a weight of int8 or int4, as `quantise` made them."""
+    N, K = weight.shape
+    blocks = weight.data.view(-(-N // SIDE), -(-K // SIDE), -1)
+    whole = (whole_int8 if weight.format == "int8" else whole_int4)(blocks)
+    return Quantised(in_rows(whole)[:N], in_rows(scales(blocks))[:N].half())
 
 
 def pack_floats(weight: Tensor, format: str) -> Tensor:

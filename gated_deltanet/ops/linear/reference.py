@@ -21,8 +21,12 @@ def unpack(data: Tensor, format: str, N: int, K: int) -> Tensor:
     panels, blocks = -(-N // SIDE), -(-K // SIDE)
     if not panels or not blocks:
         return torch.zeros(N, K, device=data.device)
-    W = READERS[format](data.view(panels, blocks, -1))  # [panels, blocks, inputs, outputs]
-    return W.permute(0, 3, 1, 2).reshape(panels * SIDE, blocks * SIDE)[:N, :K]
+    return in_rows(READERS[format](data.view(panels, blocks, -1)))[:N, :K]
+
+
+def in_rows(W: Tensor) -> Tensor:
+    """[panels, blocks, inputs, outputs] -> [all outputs, all inputs]."""
+    return W.permute(0, 3, 1, 2).flatten(2).flatten(0, 1)
 
 
 def read_float32(blocks: Tensor) -> Tensor:
@@ -35,15 +39,22 @@ def read_bfloat16(blocks: Tensor) -> Tensor:
 
 
 def read_int8(blocks: Tensor) -> Tensor:
-    whole = blocks[..., SCALES:].contiguous().view(torch.int8).unflatten(-1, (SIDE, SIDE))
-    return whole * scales(blocks)
+    return whole_int8(blocks) * scales(blocks)
+
+
+def whole_int8(blocks: Tensor) -> Tensor:
+    return blocks[..., SCALES:].contiguous().view(torch.int8).unflatten(-1, (SIDE, SIDE))
 
 
 def read_int4(blocks: Tensor) -> Tensor:
+    return whole_int4(blocks) * scales(blocks)
+
+
+def whole_int4(blocks: Tensor) -> Tensor:
     pairs = blocks[..., SCALES:].unflatten(-1, (4, SIDE, 4))  # eights of inputs, outputs, bytes
     whole = torch.stack([pairs & 15, pairs >> 4], -1).flatten(-2)  # eights, outputs, inputs
     whole = whole.transpose(-1, -2).flatten(-3, -2).to(torch.int8)
-    return torch.where(whole > 7, whole - 16, whole) * scales(blocks)
+    return torch.where(whole > 7, whole - 16, whole)
 
 
 def scales(blocks: Tensor) -> Tensor:
