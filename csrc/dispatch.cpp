@@ -69,6 +69,13 @@ int gdn_use_instruction_set(const char *name) {
     void gdn_##kernel(const Arguments *arguments) { chosen->kernel(*arguments); }
 KERNELS(EXPORT)
 
+// Kernels one after another, as Python would call them. Counts in `done` that they have run: an interruption that Python
+// only sees when this returns can then be told from one before it.
+void gdn_run(const Call *calls, int64_t count, int64_t *done) {
+    for (int64_t i = 0; i < count; i++) calls[i].kernel(calls[i].arguments);
+    ++*done;
+}
+
 // One token of each sequence: gated_delta_rule_recurrent_forward with the token's operands in place of the layout's, so that
 // Python can prepare a layout once. Returns 0 if a gate is NaN; then nothing is done.
 int gdn_gated_delta_rule_step(const Rule *layout, const Token *token) {

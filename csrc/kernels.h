@@ -1,6 +1,7 @@
 // Every kernel, by name and arguments: one line here, its definition in a file of its own, compiled per instruction set.
 #pragma once
 #include "api.h"
+#include "step.h"
 
 #define KERNELS(X)                               \
     X(gated_delta_rule_forward, Rule)            \
@@ -24,7 +25,10 @@
     X(attention_step, Attention)                 \
     X(cross_entropy, CrossEntropy)               \
     X(linear, Linear)                            \
-    X(linear_unpack, Linear)
+    X(linear_unpack, Linear)                     \
+    X(decode_gates, Gates)                       \
+    X(decode_turn, Turn)                         \
+    X(decode_sigmoid_gate, SigmoidGate)
 
 struct Kernels {
     const char *instruction_set;

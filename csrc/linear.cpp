@@ -82,18 +82,19 @@ struct Product {
     }
 };
 
-// M rows times `count` vectors of outputs, as a block is read.
-template <int M, int count, class Block>
-INLINE void add_block(Tile<M, count> &sum, const float *x, long stride, const Block &block, int n) {
+// M rows times `count` vectors of outputs of each panel, as their blocks are read.
+template <int M, int count, int panels, class Block>
+INLINE void add_blocks(Tile<M, count> (&sum)[panels], const float *x, long stride, const Block (&blocks)[panels], int n) {
     for (int i = 0; i < SIDE; i += TOGETHER)
-        UNROLL for (int j = 0; j < TOGETHER; j++) {
-            vec w[count];
-            UNROLL for (int v = 0; v < count; v++) w[v] = block.at(i, j, n + v);
-            UNROLL for (int m = 0; m < M; m++) {
-                vec input = broadcast(x[m * stride + i + j]);
-                UNROLL for (int v = 0; v < count; v++) sum.c[m][v] += input * w[v];
+        UNROLL for (int j = 0; j < TOGETHER; j++)
+            UNROLL for (int p = 0; p < panels; p++) {
+                vec w[count];
+                UNROLL for (int v = 0; v < count; v++) w[v] = blocks[p].at(i, j, n + v);
+                UNROLL for (int m = 0; m < M; m++) {
+                    vec input = broadcast(x[m * stride + i + j]);
+                    UNROLL for (int v = 0; v < count; v++) sum[p].c[m][v] += input * w[v];
+                }
             }
-        }
 }
 
 // Few rows, whose weights are read once and never stored as floats.
@@ -116,13 +117,16 @@ struct FewRows {
             for (int n = 0; n < VECTORS; n += COUNT) {
                 Tile<M, COUNT> sum[panels];
                 UNROLL for (int p = 0; p < panels; p++) sum[p].zero();
-                for (long i = 0; i < k; i += SIDE)
+                for (long i = 0; i < k; i += SIDE) {
+                    Block blocks[panels];
                     UNROLL for (int p = 0; p < panels; p++) {
                         const char *block = data[p] + i / SIDE * Block::BYTES;
                         if (n == 0)
                             for (long byte = 0; byte < Block::BYTES; byte += 64) __builtin_prefetch(block + AHEAD + byte);
-                        add_block(sum[p], x + first + i, stride, Block(block), n);
+                        blocks[p] = Block(block);
                     }
+                    add_blocks(sum, x + first + i, stride, blocks, n);
+                }
                 UNROLL for (int p = 0; p < panels; p++)
                     UNROLL for (int m = 0; m < M; m++)
                         UNROLL for (int v = 0; v < COUNT; v++) to.put(m, (panel + p) * SIDE + (n + v) * W, sum[p].c[m][v]);

@@ -5,7 +5,7 @@
 //   float32   float [32 inputs][32 outputs]
 //   bfloat16  words [16][32]: of inputs 2i and 2i + 1 in the lower and the upper half
 //   int8      scales, half [32], then int8 [32][32]
-//   int4      scales, half [32], then words [4][32]: of inputs 8i … 8i + 7, four bits each from the lowest on, signed
+//   int4      scales, half [32], then words [4][32]: of inputs 8i … 8i + 7, four bits each from the lowest on, 8 added
 // A weight of few bits is scale · integer, which a float holds exactly. So of every format the product is that of floats.
 #pragma once
 #include <algorithm>
@@ -20,6 +20,11 @@
 
 namespace GDN_ISA {
 
+#if defined(__ARM_NEON) && defined(__aarch64__)
+constexpr bool NEON = true;
+#else
+constexpr bool NEON = false;
+#endif
 constexpr int SIDE = 32;  // of a block
 constexpr int VECTORS = SIDE / W;
 constexpr int TOGETHER = 8;  // inputs of a block that are read in one go
@@ -66,12 +71,26 @@ INLINE vec load_bytes(const char *p) {
     return x;
 #endif
 }
+// a b + c with one rounding; of the portable kernels on x86-64, which do not use it, with two.
+INLINE vec multiply_add(vec a, vec b, vec c) {
+#if defined(__AVX512F__)
+    return _mm512_fmadd_ps(a, b, c);
+#elif defined(__AVX2__)
+    return _mm256_fmadd_ps(a, b, c);
+#elif defined(__ARM_NEON) && defined(__aarch64__)
+    return vfmaq_f32(c, a, b);
+#else
+    return a * b + c;
+#endif
+}
+
 typedef uint32_t words_anywhere __attribute__((vector_size(W * 4), aligned(4), may_alias));
 
 // A block to read: at(i, j, n) is of input i + j the n-th vector of outputs; j and n are known to the compiler.
 struct Float32Block {
     static constexpr long BYTES = SIDE * SIDE * 4;
     const char *data;
+    Float32Block() = default;
     INLINE explicit Float32Block(const char *p) : data(p) {}
     INLINE vec at(int i, int j, int n) const { return load((const float *)data + (i + j) * SIDE + n * W); }
 };
@@ -79,6 +98,7 @@ struct Float32Block {
 struct BFloat16Block {
     static constexpr long BYTES = SIDE * SIDE * 2;
     const char *data;
+    BFloat16Block() = default;
     INLINE explicit BFloat16Block(const char *p) : data(p) {}
     INLINE vec at(int i, int j, int n) const {
         bits both = *(const words_anywhere *)(data + 4 * ((i + j) / 2 * SIDE + n * W));
@@ -90,6 +110,7 @@ struct Int8Block {
     static constexpr long BYTES = SIDE * 2 + SIDE * SIDE;
     const char *data;
     vec scale[VECTORS];
+    Int8Block() = default;
     INLINE explicit Int8Block(const char *p) : data(p + SIDE * 2) {
         UNROLL for (int n = 0; n < VECTORS; n++) scale[n] = load_halves(p + 2 * n * W);
     }
@@ -98,21 +119,28 @@ struct Int8Block {
     }
 };
 
+// With 8 added a weight is four bits u, and as bits 8, 12 or 16 to … of a float with the right exponent 2¹⁵ + u, 2¹¹ + u or
+// 2⁷ + u. Times the scale, less (2ⁿ + 8) times the scale, that is the weight: with one rounding, and so without an error,
+// for a float holds those products too.
 struct Int4Block {
     static constexpr long BYTES = SIDE * 2 + SIDE * SIDE / 2;
+    static constexpr bool FUSED = W > 4 || NEON;
     const char *data;
-    vec scale[VECTORS];
+    vec scale[VECTORS], offset[3][VECTORS];
+    Int4Block() = default;
     INLINE explicit Int4Block(const char *p) : data(p + SIDE * 2) {
-        UNROLL for (int n = 0; n < VECTORS; n++) scale[n] = load_halves(p + 2 * n * W);
+        UNROLL for (int n = 0; n < VECTORS; n++) {
+            scale[n] = load_halves(p + 2 * n * W);
+            UNROLL for (int place = 0; place < 3; place++) offset[place][n] = scale[n] * -float((1 << (15 - 4 * place)) + 8);
+        }
     }
     INLINE vec at(int i, int j, int n) const {
         bits eight = *(const words_anywhere *)(data + 4 * (i / 8 * SIDE + n * W));
-#ifdef __AVX512F__  // a table of sixteen floats is a register
-        const vec table = {0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1};
-        return (vec)_mm512_maskz_permutexvar_ps(0xffff, (__m512i)(eight >> 4 * j), (__m512)table) * scale[n];
-#else
-        return __builtin_convertvector((ints)(eight << (28 - 4 * j)) >> 28, vec) * scale[n];
-#endif
+        if (!FUSED) return (__builtin_convertvector((ints)(eight >> 4 * j & 15), vec) - 8) * scale[n];
+        int place = j < 2 ? j : j < 5 ? j - 2 : j - 5;
+        bits moved = j < 2 ? eight << 8 : j < 5 ? eight : eight >> 12;
+        bits made = (moved & (15u << (8 + 4 * place))) | ((127u + 15 - 4 * place) << 23);
+        return multiply_add((vec)made, scale[n], offset[place][n]);
     }
 };
 

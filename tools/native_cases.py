@@ -26,8 +26,11 @@ import test_swiglu as mlps  # noqa: E402
 from gated_deltanet import ops  # noqa: E402
 from gated_deltanet.bench.accuracy import ZERO, outputs_and_grads, round_operands  # noqa: E402
 from gated_deltanet.bench.budget import Yardstick  # noqa: E402
+from gated_deltanet.models import decoder  # noqa: E402
+from gated_deltanet.ops import native, rotary  # noqa: E402
 from gated_deltanet.ops.attention import cpp as cpp_attention  # noqa: E402
 from gated_deltanet.ops.gated_delta_mix import BACKENDS as MIXES  # noqa: E402
+from gated_deltanet.ops.gated_delta_mix.reference import gates as reference_gates  # noqa: E402
 from gated_deltanet.ops.gated_delta_rule import cpp_recurrent  # noqa: E402
 from gated_deltanet.ops.linear import FORMATS  # noqa: E402
 from gated_deltanet.ops.linear import cpp as linear_cpp  # noqa: E402
@@ -216,11 +219,11 @@ def linear_cases() -> Iterator[Case]:
     for M, N, K in ((1, 33, 50), (3, 70, 300), (8, 40, 64), (19, 65, 600), (250, 9, 7)):
         inputs = draw(M, N, K)
         yield of_op("linear", f"{M}×{N}×{K}", inputs)._replace(training=False)
-        weight = inputs.pop("weight")
+        weight, others = inputs["weight"], {name: x for name, x in inputs.items() if name != "weight"}
         turned = {"x": inputs["x"], "w": weight.mT.contiguous()}
         yield Case(f"linear, transposed, {M}×{N}×{K}", of_transposed, lambda x, w: x @ w, turned, training=False)
         for format in FORMATS:
-            yield packed_linear(f"linear, {format}, {M}×{N}×{K}", ops.pack(weight, format), inputs)
+            yield packed_linear(f"linear, {format}, {M}×{N}×{K}", ops.pack(weight, format), others)
     weight = draw(1, 9, 7)["weight"]
     for format in FORMATS:
         packed = ops.pack(weight, format)
@@ -252,10 +255,49 @@ def of_transposed(x, w):
     return linear_cpp.product(x.float(), None, None, w, kind, w.shape[1])
 
 
+def decoding_cases() -> Iterator[Case]:
+    """What a decoded token needs between the ops."""
+    normal = partial(torch.randn, generator=torch.Generator().manual_seed(0))
+
+    def gates(a, b, A_log, dt_bias):
+        call = decoder.Gates(*a.shape, 1, 2.0)
+        operands = {"a": a, "b": b, "A_log": A_log, "dt_bias": dt_bias}
+        native.point(call, **{n: x.float() for n, x in operands.items()}, y=torch.empty(2, *a.shape))
+        native.run("decode_gates", call)
+
+    def both(a, b, A_log, dt_bias):
+        return torch.stack(reference_gates(a, b, A_log, dt_bias, 2.0, a.dtype))
+
+    raw = {"a": 3 * normal(5, 7), "b": 3 * normal(5, 7), "A_log": normal(7), "dt_bias": normal(7)}
+    yield Case("decoding, gates", gates, both, raw, training=False)
+
+    lengths = torch.tensor([0, 3, 31])
+
+    def turn(x):
+        x, turns = x.float().clone(), rotary.table(32, 6, 100.0)
+        native.point(call := decoder.Turn(3, 2, 10, 6, 1), lengths=lengths, turns=turns, y=x)
+        native.run("decode_turn", call)
+
+    def turned(x):
+        part = rotary.rotate(lengths[:, None], 100.0, x[:, None, :, :6])[0][:, 0]
+        return torch.cat([part, x[..., 6:]], -1)
+
+    yield Case("decoding, positions", turn, turned, {"x": normal(3, 2, 10)}, training=False)
+
+    def gate(x, z):
+        x, z = x.float().clone(), z.float()
+        native.point(call := decoder.SigmoidGate(x.numel(), 1), gate=z, y=x)
+        native.run("decode_sigmoid_gate", call)
+
+    inputs = {"x": normal(3, 37), "z": 3 * normal(3, 37)}
+    yield Case("decoding, gate", gate, lambda x, z: x * z.sigmoid(), inputs, training=False)
+
+
 def every_case() -> Iterator[Case]:
     for backend in ("cpp", "cpp-recurrent"):
         yield from rule_cases(backend)
     of_ops = (step_cases, attention_cases, softmax_cases, scan_cases, conv_cases, row_cases, loss_cases, linear_cases)
+    of_ops += (decoding_cases,)
     for cases in of_ops:
         yield from cases()
 

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from .model import CausalLM
+from .decoder import Decoder, supports
+from .model import CausalLM, State
 from .sampling import Sampling, draw
 from .session import Session
 from .state import last, map_state
@@ -82,7 +83,13 @@ def stream(
         token = draw(logits, sampling, generators, seen)
         piece = writer.push(int(token))
         if piece.token != end:
-            logits = session.read(token[:, None])
+            length = session.length
+            try:
+                logits = session.read(token[:, None])
+            except KeyboardInterrupt:
+                if session.length > length:  # it came when the token had been read
+                    yield piece
+                raise
         mark(seen, token)
         reason = piece.reason
         yield piece
@@ -105,6 +112,7 @@ def generate(
     rows, generators = list(range(len(prompts))), row_generators(sampling, len(prompts))
     logits, state = read_packed(model, prompts)
     seen = seen_tokens(prompts, logits, sampling)
+    step = Steps(model, state)
     while True:
         tokens = draw(logits, sampling, [generators[i] for i in rows], seen)
         pieces = [writers[i].push(token) for i, token in zip(rows, tokens.tolist(), strict=True)]
@@ -113,10 +121,31 @@ def generate(
             return [writer.completion() for writer in writers]
         mark(seen, tokens)
         if len(going) < len(rows):
-            tokens, state, seen = map_state(lambda x, going=going: x[going], (tokens, state, seen))
+            tokens, seen = map_state(lambda x, going=going: x[going], (tokens, seen))
+            step.choose(going)
             rows = [rows[at] for at in going]
-        x, state = model.hidden(tokens[:, None], state)
-        logits = model.logits(x[:, -1])
+        logits = model.logits(step.hidden(tokens))
+
+
+class Steps:
+    """A token for each of some sequences, one after another: by a `Decoder`, which updates its state in place, or by
+    the model."""
+
+    def __init__(self, model: CausalLM, state: State):
+        self.model, self.state = model, state
+        self.decoder = Decoder(model, state) if supports(model) else None
+
+    def hidden(self, tokens: Tensor) -> Tensor:
+        """What the head reads, [N, d_model]. tokens: [N]."""
+        if self.decoder is not None:
+            return self.decoder.step(tokens)
+        x, self.state = self.model.hidden(tokens[:, None], self.state)
+        return x[:, -1]
+
+    def choose(self, rows: list[int]) -> None:
+        """Go on with these sequences only."""
+        self.state = map_state(lambda x: x[rows], self.state if self.decoder is None else tuple(self.decoder.state))
+        self.decoder = Decoder(self.model, self.state) if self.decoder else None
 
 
 def read_packed(model: CausalLM, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, tuple]:

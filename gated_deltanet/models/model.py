@@ -138,6 +138,10 @@ class CausalLM(nn.Module):
 
     def embed(self, tokens: Tensor) -> Tensor:
         """What the first layer reads, [B, L, d_model]. tokens: [B, L]."""
+        self.check_tokens(tokens)
+        return self.embedding(tokens)
+
+    def check_tokens(self, tokens: Tensor) -> None:
         if tokens.ndim != 2 or tokens.dtype not in (torch.int64, torch.int32):
             raise ValueError(f"tokens is {tokens.dtype} {list(tokens.shape)}, expected int64 [B, L]")
         if values_are_cheap(tokens) and tokens.numel():
@@ -145,7 +149,6 @@ class CausalLM(nn.Module):
             if low < 0 or high >= self.config.vocab_size:
                 found = low if low < 0 else high
                 raise ValueError(f"tokens holds {found}, expected 0 to {self.config.vocab_size - 1}")
-        return self.embedding(tokens)
 
     def check_state(self, state: State) -> None:
         if len(state) != len(self.layers):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from . import session_file
+from .decoder import Decoder, supports
 from .model import CausalLM, State
 from .session_file import Fingerprint
 from .state import tensors
@@ -51,6 +52,9 @@ class Session:
         self._now: Point = Point()
         self._past: tuple[Append, ...] = ()
         self._fingerprint = Fingerprint()
+        self._steps = supports(model)  # whether tokens one by one are a decoder's
+        self._decoder: Decoder | None = None
+        self._held: Point | None = None  # whose state the decoder's buffers hold
 
     @property
     def length(self) -> int:
@@ -69,7 +73,8 @@ class Session:
     def nbytes(self) -> int:
         """The memory that the state and what is kept for `rollback` hold, each tensor once."""
         kept = [(append.before[1:], append.tokens) for append in self._past]
-        storages = [x.untyped_storage() for x in tensors([self._now[1:], *kept])]
+        held = self._decoder.state if self._decoder else None
+        storages = [x.untyped_storage() for x in tensors([self._now[1:], held, *kept])]
         return sum({x.data_ptr(): x.nbytes() for x in storages}.values())
 
     def append(self, tokens: Tensor | Sequence[int]) -> Tensor:
@@ -85,14 +90,18 @@ class Session:
         It is appended in pieces of 4096 tokens, so that the memory needed does not grow with it.
         """
         tokens = torch.as_tensor(tokens)
-        with self._all_or_nothing():
-            for piece in self._rows(tokens).split(PIECE, 1):
-                self._run(piece)
+        rows = self._rows(tokens)
+        if self._is_step(rows):
+            self._run(rows)
+        else:
+            with self._all_or_nothing():
+                for piece in rows.split(PIECE, 1):
+                    self._run(piece)
         return self.logits.view(*tokens.shape[:-1], -1)
 
     def snapshot(self) -> Snapshot:
         """To come back to with `restore`, as often as one likes, in this session or another of the same model."""
-        return Snapshot(self.model, self._now, self._past)
+        return Snapshot(self.model, self._point(), self._past)
 
     def restore(self, snapshot: Snapshot) -> None:
         if snapshot.model is not self.model:
@@ -126,7 +135,7 @@ class Session:
 
     def save(self, file: str | Path) -> None:
         """Write the state, not what is kept for `rollback`. The old file stays until the new one is whole."""
-        length, state, x = self._now
+        length, state, x = self._point()
         if state is None or x is None:
             raise ValueError("save: the session is empty, expected at least one token")
         session_file.save(file, self._fingerprint.of(self.model), length, state, x)
@@ -147,11 +156,45 @@ class Session:
     @torch.inference_mode()
     def _run(self, rows: Tensor) -> Tensor:
         """One append of [N, L]. What the head reads, [N, L, d_model]."""
-        x, state = self.model.hidden(rows, self._now.state)
-        before, self._now = self._now, Point(self.length + rows.shape[1], state, x[:, -1].clone())  # not all of x
+        step = self._is_step(rows)
+        before = self._point() if self.keep or not step else self._now
+        if step:
+            x = self._step(rows[:, 0])[:, None]
+        else:
+            x, state = self.model.hidden(rows, before.state)
+            self._now = Point(self.length + rows.shape[1], state, x[:, -1].clone())  # not all of x
         if self.keep:
             self._past = recent((*self._past, Append(before, rows.clone())), self.keep)
         return x
+
+    def _is_step(self, rows: Tensor) -> bool:
+        """Whether a decoder takes it: one token behind others. Then an interruption finds it read or not, as `length`
+        tells, but what it found is not brought back."""
+        return self._steps and rows.shape[1] == 1 and self._now.x is not None
+
+    def _step(self, tokens: Tensor) -> Tensor:
+        """One token of each sequence, [N], by the decoder, which holds the state from then on: [N, d_model]."""
+        self.model.check_tokens(tokens[:, None])
+        if self._held is not self._now:
+            state = self._point().state
+            assert state is not None
+            if self._decoder is not None and self._decoder.fits(state):
+                self._decoder.load(state)
+            else:
+                self._decoder = Decoder(self.model, state)
+        assert self._decoder is not None
+        steps = self._decoder.steps
+        try:
+            return self._decoder.step(tokens)
+        finally:
+            if self._decoder.steps > steps:
+                self._now = self._held = Point(self.length + 1, None, self._decoder.hidden.clone())
+
+    def _point(self) -> Point:
+        """Where the session is, as a value: of a state that the decoder holds, a copy."""
+        if self._held is self._now and self._now.state is None and self._decoder is not None:
+            self._now = self._held = self._now._replace(state=self._decoder.snapshot())
+        return self._now
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:

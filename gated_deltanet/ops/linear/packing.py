@@ -74,7 +74,7 @@ def pack_floats(weight: Tensor, format: str) -> Tensor:
 def pack_whole(weight: Quantised, format: str) -> Tensor:
     whole, scales = in_blocks(weight.whole), in_blocks(weight.scale, 1)
     if format == "int4":
-        pairs = (whole & 15).to(torch.uint8).unflatten(2, (4, 4, 2))  # eights of inputs, bytes, halves, outputs
+        pairs = (whole + 8).to(torch.uint8).unflatten(2, (4, 4, 2))  # eights of inputs, bytes, halves, outputs
         whole = (pairs[:, :, :, :, 0] | pairs[:, :, :, :, 1] << 4).transpose(-1, -2)
     parts = [x.contiguous().flatten(2).view(torch.uint8) for x in (scales, whole)]
     return torch.cat(parts, -1).flatten()

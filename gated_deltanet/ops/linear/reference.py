@@ -53,8 +53,7 @@ def read_int4(blocks: Tensor) -> Tensor:
 def whole_int4(blocks: Tensor) -> Tensor:
     pairs = blocks[..., SCALES:].unflatten(-1, (4, SIDE, 4))  # eights of inputs, outputs, bytes
     whole = torch.stack([pairs & 15, pairs >> 4], -1).flatten(-2)  # eights, outputs, inputs
-    whole = whole.transpose(-1, -2).flatten(-3, -2).to(torch.int8)
-    return torch.where(whole > 7, whole - 16, whole)
+    return whole.transpose(-1, -2).flatten(-3, -2).to(torch.int8) - 8
 
 
 def scales(blocks: Tensor) -> Tensor:
