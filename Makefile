@@ -12,7 +12,7 @@ PYTEST = $(BIN)/python -m pytest -n 2 --dist worksteal
 SOURCES := pyproject.toml $(CONSTRAINTS) constraints-tested.txt CMakeLists.txt $(wildcard csrc/*)
 
 # make test-slow adds the tests that take minutes.
-.PHONY: demo test test-slow test-oldest-torch test-processors test-arm check-gpu-code fuzz check sanitize format clean
+.PHONY: demo test test-slow test-oldest-torch test-processors test-peers test-transformers test-arm check-gpu-code fuzz check sanitize format clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.core
@@ -31,6 +31,16 @@ test-oldest-torch:
 # The tests whose results a processor may change, under every instruction set and library cap: see tools/processors.py.
 test-processors: $(VENV)/.test
 	$(BIN)/python tools/processors.py
+
+# Tests of transformers and FLA themselves, with our code in the place of theirs: make test-peers TRANSFORMERS=DIR FLA=DIR,
+# checkouts of their sources.
+test-peers: $(VENV)/.test
+	$(PIP) parameterized
+	$(BIN)/python tools/peers/run.py $(if $(TRANSFORMERS),--transformers $(TRANSFORMERS)) $(if $(FLA),--fla $(FLA))
+
+# Accelerated transformers, oldest and middle of the versions we accept, each in an environment of its own: slow.
+test-transformers: $(VENV)/.test
+	$(BIN)/python tools/transformers_versions.py
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
