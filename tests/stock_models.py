@@ -1,7 +1,7 @@
 """Small random models of transformers' own gated delta architectures."""
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
 
 SIZES = {
     "vocab_size": 97,
@@ -52,6 +52,8 @@ MORE = {
     },
 }
 
+MORE = {name: sizes for name, sizes in MORE.items() if name in CONFIG_MAPPING}  # older versions have fewer
+
 
 def stock(model_type, dtype=torch.float32, seed=0, **options):
     torch.manual_seed(seed)
@@ -63,3 +65,8 @@ def stock(model_type, dtype=torch.float32, seed=0, **options):
         if weight.ndim > 1 and "conv" not in name:
             torch.nn.init.normal_(weight, std=0.15)
     return model.eval()
+
+
+def some(*names):
+    """Those of them that the installed transformers has, or else the first it has."""
+    return [name for name in names if name in MORE] or [*MORE][:1]

@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from importlib.metadata import version
 
 import pytest
 import torch
@@ -12,12 +13,13 @@ from gated_deltanet.ops import gated_delta_rule, short_conv
 
 pytest.importorskip("transformers")
 
-from stock_models import MORE, stock
+from stock_models import MORE, some, stock
 
 from gated_deltanet.interop.transformers import functions, in_force
 from gated_deltanet.interop.transformers.acceleration import replacements_in, replacements_in_caches
 
 EPS = torch.finfo(torch.float32).eps
+VERSION = tuple(int(part) for part in version("transformers").split(".")[:2])
 
 
 @pytest.fixture(name="accelerated")
@@ -56,10 +58,11 @@ def test_logits_and_gradients_err_no_more_than_stock(model_type):
 
 @torch.no_grad()
 def test_bfloat16_logits_err_no_more_than_stock():
-    batch, model = tokens(2, 83), stock("qwen3_5_text", torch.bfloat16)
+    (name,) = some("qwen3_5_text")
+    batch, model = tokens(2, 83), stock(name, torch.bfloat16)
     theirs = model(batch).logits
     with gated_deltanet.accelerate_transformers():
-        ours, oracle = model(batch).logits, stock("qwen3_5_text", torch.bfloat16).double()(batch).logits
+        ours, oracle = model(batch).logits, stock(name, torch.bfloat16).double()(batch).logits
     assert ours.dtype == torch.bfloat16
     assert relative_error(ours, oracle) <= 1.5 * relative_error(theirs, oracle)
 
@@ -102,8 +105,9 @@ def test_convolution_goes_on_from_its_state(L, activation):
 
 
 @torch.no_grad()
+@pytest.mark.skipif(VERSION < (5, 15), reason="this transformers does not tell its layers where sequences end")
 @pytest.mark.parametrize("names", [["cu_seq_lens_q"], ["seq_idx"], ["cu_seq_lens_q", "seq_idx"]])
-@pytest.mark.parametrize("model_type", ["qwen3_5_text", "olmo_hybrid"])
+@pytest.mark.parametrize("model_type", some("qwen3_5_text", "olmo_hybrid"))
 def test_packed_rows_equal_separate_rows(accelerated, model_type, names):
     model, rows = stock(model_type), [tokens(1, n) for n in (9, 1, 23)]
     packing = {
@@ -141,9 +145,11 @@ def test_a_state_of_other_sequences_is_refused():
 
 
 def test_undo_puts_back_what_was_there_and_again_is_as_good_as_once():
-    module = importlib.import_module("transformers.models.qwen3_5.modeling_qwen3_5")
+    kind = some("qwen3_5_text")[0].removesuffix("_text")
+    module = importlib.import_module(f"transformers.models.{kind}.modeling_{kind}")
     places = {(holder, name) for holder, name, *_ in [*replacements_in(module), *replacements_in_caches()]}
-    assert len(places) == 8  # four functions, a norm, whether it is stateful, two of the cache
+    caches = 3 if replacements_in_caches() else 0  # whether it is stateful, two of the cache
+    assert len(places) == 5 + caches  # four functions, a norm
 
     def found():
         return {(holder, name): vars(holder).get(name, "nothing") for holder, name in places}

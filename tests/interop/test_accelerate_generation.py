@@ -1,6 +1,7 @@
 """generate() of transformers' own models by our ops, with guesses that are taken back."""
 
 import copy
+from contextlib import suppress
 
 import pytest
 import torch
@@ -10,10 +11,15 @@ import gated_deltanet
 
 pytest.importorskip("transformers")
 
-from stock_models import MORE, stock
+from stock_models import MORE, some, stock
 from transformers import DynamicCache
 
+from gated_deltanet.interop.transformers.acceleration import replacements_in_caches
 from gated_deltanet.interop.transformers.functions import READING
+
+guessing = pytest.mark.skipif(
+    not replacements_in_caches(), reason="transformers' caches do not record: older than 5.17"
+)
 
 WAYS = {
     "greedy": {},
@@ -40,11 +46,15 @@ def tokens(n, seed=1):
 
 def test_generation_gives_the_tokens_of_stock(model, capfd):
     batch = padded([tokens(9), tokens(31), tokens(2)], "left")
-    expected = {name: generate(model, batch, **options) for name, options in WAYS.items()}
+    expected = {}
+    for name, options in WAYS.items():
+        with suppress(KeyError):  # some older versions have no static cache for these models
+            expected[name] = generate(model, batch, **options)
+    assert "greedy" in expected
     capfd.readouterr()
     with gated_deltanet.accelerate_transformers():
-        for name, options in WAYS.items():
-            assert torch.equal(generate(model, batch, **options), expected[name]), name
+        for name, tokens_of_stock in expected.items():
+            assert torch.equal(generate(model, batch, **WAYS[name]), tokens_of_stock), name
     assert capfd.readouterr() == ("", "")
 
 
@@ -57,6 +67,7 @@ def helper_of(model):
     return helper
 
 
+@guessing
 @pytest.mark.parametrize("length", [1, 17])
 def test_guesses_give_the_tokens_of_greedy_generation(model, accelerated, length, monkeypatch):
     prompt, removed = tokens(length)[None], []
@@ -77,6 +88,7 @@ def counted(crop, removed):
     return count
 
 
+@guessing
 @torch.no_grad()
 def test_crop_takes_back_what_was_recorded(model, accelerated):
     batch = torch.stack([tokens(20), tokens(20, seed=2)])
@@ -96,9 +108,10 @@ def test_crop_takes_back_what_was_recorded(model, accelerated):
         cache.crop(-3)
 
 
+@guessing
 @torch.no_grad()
 def test_crop_knows_nothing_from_before_a_change_of_rows(accelerated):
-    model, batch = stock("qwen3_5_text"), torch.stack([tokens(9), tokens(9, seed=2)])
+    model, batch = stock(*some("qwen3_5_text")), torch.stack([tokens(9), tokens(9, seed=2)])
     cache = DynamicCache(config=model.config)
     cache.activate_past_recording()
     model(batch[:, :7], past_key_values=cache)
@@ -108,6 +121,7 @@ def test_crop_knows_nothing_from_before_a_change_of_rows(accelerated):
         cache.crop(-3)
 
 
+@guessing
 def test_guesses_are_refused_again_after_undo(model):
     with gated_deltanet.accelerate_transformers():
         assert not model._is_stateful
