@@ -3,7 +3,7 @@
 import importlib
 import pkgutil
 
-import fla.ops
+import fla.ops  # pyright: ignore[reportMissingImports]
 
 from gated_deltanet.interop import fla as ours
 

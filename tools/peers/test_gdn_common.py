@@ -6,9 +6,9 @@ What is overridden here is what transformers' own recurrent models override, for
 import unittest
 
 import torch
-from tests.generation.test_utils import GenerationTesterMixin
-from tests.test_configuration_common import ConfigTester
-from tests.test_modeling_common import ModelTesterMixin, ids_tensor
+from tests.generation.test_utils import GenerationTesterMixin  # pyright: ignore[reportMissingImports]
+from tests.test_configuration_common import ConfigTester  # pyright: ignore[reportMissingImports]
+from tests.test_modeling_common import ModelTesterMixin, ids_tensor  # pyright: ignore[reportMissingImports]
 
 from gated_deltanet import ModelConfig
 from gated_deltanet.interop.huggingface import GdnConfig, GdnForCausalLM
