@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import torch
+
 from gated_deltanet.plan.devices import kilobytes
 
 CLEAR_REFS, STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
@@ -24,6 +26,16 @@ def peak_bytes(call: Callable[[], object]) -> int | None:
         call()
         return max(0, kilobytes(STATUS, "VmHWM") - before) * 1024
     return None
+
+
+def peak_bytes_on_gpu(call: Callable[[], object], device: str) -> int:
+    """The same of a GPU's memory, as torch has allocated it."""
+    gc.collect()
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    call()
+    torch.cuda.synchronize(device)
+    return max(0, torch.cuda.max_memory_allocated(device) - before)
 
 
 @contextmanager

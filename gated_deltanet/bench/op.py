@@ -15,7 +15,7 @@ from . import cases, machine, memory, op_baselines
 from .accuracy import round_operands
 from .cases import Call, Inputs
 from .op_baselines import READ, OpEntry
-from .op_races import DTYPES, LENGTHS, QUICK_LENGTHS, TABLES, Entry, Race, Settings, check, races
+from .op_races import DTYPES, GPU_TABLES, LENGTHS, QUICK_LENGTHS, TABLES, Entry, Race, Settings, check, races
 from .peers import NEEDS, installed, load, versions
 from .timing import race
 
@@ -35,20 +35,22 @@ def op(
     threads: int | None = None,
     backends: tuple[str, ...] | None = None,
     peers: tuple[str, ...] | None = None,
-    tables: tuple[str, ...] = TABLES,
+    tables: tuple[str, ...] | None = None,
     seconds: float = 1.0,
     quick: bool = False,
     keep_memory: bool = False,
+    device: str = "cpu",
     track: Callable[[list[Race]], Iterable[Race]] = iter,
 ) -> dict[str, Any]:
     """How fast the gated delta rule is here, as a document of plain JSON values: a row for each contestant of a race.
 
     lengths: of the sequence; 1 is a decoding step. dtypes: of q, k and v. threads: None for as many as torch uses.
     backends: None for all that are usable, the slow ones for short sequences only. peers: packages of `peers.NEEDS`;
-    None for all that are installed. tables: "lengths", those above; "shapes", short sequences and odd heads; "threads",
-    one against all; "growth", a long sequence against a shorter one; "attention" (full, windowed, packed, decoding) and
-    "selective_scan", our forms beside torch's. seconds: for each contestant. quick: shorter
-    sequences and less time. keep_memory: page faults do not count (with glibc). track: wraps the races, for progress.
+    None for all that are installed. tables: None for all; "lengths", those above; "shapes", short sequences and odd
+    heads; "threads", one against all; "growth", a long sequence against a shorter one; "attention" (full, windowed,
+    packed, decoding) and "selective_scan", our forms beside torch's. seconds: for each contestant. quick: shorter
+    sequences and less time. keep_memory: page faults do not count (with glibc). device: "cpu", or "cuda" for the tables
+    lengths, shapes and growth on a GPU. track: wraps the races, for progress.
     """
     settings = Settings(
         lengths=(QUICK_LENGTHS if quick else LENGTHS) if lengths is None else lengths,
@@ -58,11 +60,12 @@ def op(
         d_v=d_v,
         threads=torch.get_num_threads() if threads is None else threads,
         backends=backends,
-        peers=tuple(installed()) if peers is None else peers,
-        tables=tables,
+        peers=tuple(installed(device)) if peers is None else peers,
+        tables=(TABLES if device == "cpu" else GPU_TABLES) if tables is None else tables,
         seconds=min(seconds, 0.1) if quick else seconds,
         quick=quick,
         keep_memory=keep_memory,
+        device=device,
     )
     check(settings)
     document = machine.record(settings._asdict()) | {"peers": versions(settings.peers)}
@@ -86,13 +89,24 @@ def run(entries: Sequence[Entry | OpEntry], seconds: float, earlier: Sequence[Ro
     """One race, the yardstick among the entries. earlier: rows that tell how much memory an entry may need."""
     left_out = {entry: reason for entry in entries if (reason := too_large(entry, earlier))}
     started = {entry: call_of(entry) for entry in entries if entry not in left_out}
-    peaks = {entry: memory.peak_bytes(call) for entry, call in started.items()}
-    yardsticks = {n: with_threads(n, matmul.product()) for n in sorted({entry.threads for entry in started})}
-    best = race({**started, **yardsticks}, seconds)
-    rates = {n: matmul.rate(best[n]) / 1e9 for n in yardsticks}
+    device = next((entry.device for entry in started if isinstance(entry, Entry)), "cpu")
+    peaks = {entry: peak_bytes(call, device) for entry, call in started.items()}
+    threads = sorted({entry.threads for entry in started})
+    yardsticks = {n: with_threads(n, matmul.product(device=device)) for n in threads}
+    best = race({**started, **yardsticks}, seconds, partial(wait_for, device))
+    rates = {n: matmul.rate(best[n], device) / 1e9 for n in yardsticks}
     rows = [row(entry, best[entry], rates[entry.threads], peaks[entry]) for entry in started]
     rows = [{**row, **comparison(row, rows)} for row in rows]
     return rows + [{**entry._asdict(), "left_out": reason} for entry, reason in left_out.items()]
+
+
+def peak_bytes(call: Call, device: str) -> int | None:
+    return memory.peak_bytes(call) if device == "cpu" else memory.peak_bytes_on_gpu(call, device)
+
+
+def wait_for(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
 
 
 def row(entry: Entry | OpEntry, seconds: float, sgemm_gflops: float, peak_bytes: int | None) -> Row:
@@ -136,7 +150,8 @@ def comparison(row: Row, rows: Sequence[Row]) -> Row:
 def too_large(entry: Entry | OpEntry, earlier: Iterable[Row]) -> str | None:
     """Why not to run the entry: it would need more memory than there is, judging by its like on shorter sequences."""
     peaks = {row["L"]: row["peak_bytes"] for row in earlier if row.get("peak_bytes") and is_like(entry, row)}
-    available = available_bytes()
+    on_gpu = isinstance(entry, Entry) and entry.device == "cuda"
+    available = torch.cuda.mem_get_info()[0] if on_gpu else available_bytes()
     if not peaks or available is None:
         return None
     longest = max(peaks)
@@ -154,7 +169,7 @@ def call_of(entry: Entry | OpEntry) -> Call:
     torch.set_num_threads(entry.threads)  # also when the call is made: ONNX Runtime starts its threads then
     if isinstance(entry, OpEntry):
         return with_threads(entry.threads, op_baselines.call_of(entry))
-    inputs = inputs_of(STREAM if entry.what == "step" else entry.L, *entry[4:7], entry.dtype)
+    inputs = inputs_of(STREAM if entry.what == "step" else entry.L, *entry[4:7], entry.dtype, entry.device)
     if entry.who in NEEDS:
         return with_threads(entry.threads, load(entry.who).CALLS[entry.what](inputs))
     return with_threads(entry.threads, ours(entry.who, entry.what, inputs))
@@ -181,8 +196,13 @@ def step_in_place(token: dict[str, Tensor], state: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=2)
-def inputs_of(L: int, H: int, d_k: int, d_v: int, dtype: str) -> dict[str, Tensor]:
-    return round_operands(cases.gated_delta_rule(L=L, H=H, d_k=d_k, d_v=d_v).inputs, getattr(torch, dtype))
+def inputs_of(L: int, H: int, d_k: int, d_v: int, dtype: str, device: str = "cpu") -> dict[str, Tensor]:
+    inputs = round_operands(cases.gated_delta_rule(L=L, H=H, d_k=d_k, d_v=d_v).inputs, getattr(torch, dtype))
+    return {name: moved(x, device) for name, x in inputs.items()}
+
+
+def moved(x: Tensor, device: str) -> Tensor:
+    return x.to(device)
 
 
 def with_threads(threads: int, call: Call) -> Call:

@@ -4,7 +4,10 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import NamedTuple
 
+import torch
+
 from gated_deltanet import ops
+from gated_deltanet.ops import gpu
 
 from . import peers
 from .op_baselines import OpEntry, attention_races, scan_races
@@ -12,6 +15,8 @@ from .op_baselines import OpEntry, attention_races, scan_races
 LENGTHS, QUICK_LENGTHS = (1, 64, 512, 2048, 4096, 16384), (1, 64, 256)
 DTYPES = ("float32", "bfloat16")
 TABLES = ("lengths", "shapes", "threads", "growth", "attention", "selective_scan")
+GPU_TABLES = ("lengths", "shapes", "growth")  # the others measure threads, or ops that have no kernel for a GPU
+DEVICES = ("cpu", "cuda")
 FOR_STUDY, SHORT = ("reference", "parallel"), 64  # backends for sequences as short as this, unless they are asked for
 DIRECTIONS = ("forward", "forward+backward")
 
@@ -19,7 +24,7 @@ DIRECTIONS = ("forward", "forward+backward")
 class Settings(NamedTuple):
     """What to measure. backends: None for all that are usable. seconds: for each contestant of a race.
 
-    keep_memory: page faults are kept out of every table, not only of growth.
+    keep_memory: page faults are kept out of every table, not only of growth. device: "cpu" or "cuda" (or ROCm).
     """
 
     lengths: tuple[int, ...] = LENGTHS
@@ -34,6 +39,7 @@ class Settings(NamedTuple):
     seconds: float = 1.0
     quick: bool = False
     keep_memory: bool = False
+    device: str = "cpu"
 
 
 class Entry(NamedTuple):
@@ -47,6 +53,7 @@ class Entry(NamedTuple):
     d_k: int
     d_v: int
     threads: int
+    device: str = "cpu"
 
 
 class Race(NamedTuple):
@@ -59,12 +66,15 @@ class Race(NamedTuple):
 def check(settings: Settings) -> None:
     """Raises ValueError in the words of the command line."""
     among("dtypes", settings.dtypes, DTYPES)
-    among("tables", settings.tables, TABLES)
+    among("device", (settings.device,), DEVICES)
+    if settings.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"--device is cuda, but {gpu.NO_GPU}; leave the option out to measure the processor")
+    among("tables", settings.tables, TABLES if settings.device == "cpu" else GPU_TABLES)
     for name in settings.backends or ():
         if reason := ops.backends()["gated_delta_rule"].get(name):
             raise ValueError(f"--backends has {name}, which cannot be used: {reason}")
-    among("backends", settings.backends or (), usable())
-    among("peers", settings.peers, peers.installed() if settings.peers else ())
+    among("backends", settings.backends or (), usable(settings.device))
+    among("peers", settings.peers, peers.installed(settings.device) if settings.peers else ())
     for length in settings.lengths:
         at_least_1("lengths", length)
     for name in ("heads", "d_k", "d_v", "threads"):
@@ -125,7 +135,7 @@ def side_by_side(settings: Settings, L: int, H: int, d_k: int, d_v: int) -> Iter
     for what, dtype in product(("step",) if L == 1 else DIRECTIONS, settings.dtypes):
         able = [peer for peer in settings.peers if peers.can(peer, what, dtype)]
         names = [*(["step_"] if what == "step" else []), *contestants(settings, L), *able]
-        yield [Entry(who, what, dtype, L, H, d_k, d_v, settings.threads) for who in names]
+        yield [Entry(who, what, dtype, L, H, d_k, d_v, settings.threads, settings.device) for who in names]
 
 
 def backends_alone(settings: Settings, runs: Sequence[tuple[int, int]]) -> Iterator[list[Entry]]:
@@ -133,14 +143,15 @@ def backends_alone(settings: Settings, runs: Sequence[tuple[int, int]]) -> Itera
     H, d_k, d_v = settings.heads, settings.d_k, settings.d_v
     names = contestants(settings, L=max(L for L, _ in runs)) if runs else []
     for what, dtype in product(DIRECTIONS, settings.dtypes):
-        yield [Entry(who, what, dtype, L, H, d_k, d_v, threads) for who in names for L, threads in runs]
+        yield [Entry(who, what, dtype, L, H, d_k, d_v, n, settings.device) for who in names for L, n in runs]
 
 
 def contestants(settings: Settings, L: int) -> list[str]:
     if settings.backends is not None:
         return list(settings.backends)
-    return [name for name in usable() if L <= SHORT or name not in FOR_STUDY]
+    return [name for name in usable(settings.device) if L <= SHORT or name not in FOR_STUDY]
 
 
-def usable() -> list[str]:
-    return ops.usable("gated_delta_rule")
+def usable(device: str) -> list[str]:
+    """FLA's kernels are a peer, measured without us between."""
+    return [name for name in ops.usable("gated_delta_rule", device) if name != "fla"]

@@ -14,7 +14,7 @@ class Op:
 
     All contestants of a case take turns, and each is judged by its best turn. The yardstick, torch.mm of float32
     matrices of 2048², takes turns with them. Peers: the torch functions of transformers; ONNX Runtime's operator
-    (packages onnxruntime and onnx).
+    (packages onnxruntime and onnx); on a GPU flash-linear-attention.
 
     Example: gdn bench op --lengths 1 2048 --dtypes float32 --out op.json
     """
@@ -35,9 +35,12 @@ class Op:
     """Measure these backends; by default all, but reference and parallel for short sequences only."""
     peers: Annotated[tuple[str, ...] | None, arg(metavar="[STR ...]")] = None
     """Measure these peers; by default all that are installed. Nothing after --peers leaves them out."""
-    tables: tuple[str, ...] = ("lengths", "shapes", "threads", "growth", "attention", "selective_scan")
-    """Make these tables. lengths: the sizes above. shapes: short sequences, small and odd heads. threads: one against
-    all, 2048 tokens. growth: 16384 tokens against 2048. attention, selective_scan: these ops of other mixers."""
+    device: str = "cpu"
+    """Measure on the processor, or on a GPU: cuda (ROCm, too), where flash-linear-attention is a peer."""
+    tables: Annotated[tuple[str, ...] | None, arg(metavar="[STR ...]")] = None
+    """Make these tables; by default all, on a GPU lengths, shapes and growth. lengths: the sizes above. shapes: short
+    sequences, small and odd heads. threads: one against all, 2048 tokens. growth: 16384 tokens against 2048.
+    attention, selective_scan: these ops of other mixers."""
     seconds: float = 1.0
     """Measure each contestant of each case for so many seconds, at least."""
     quick: bool = False
@@ -73,7 +76,7 @@ TITLES = {
     "attention": "Causal softmax attention",
     "selective_scan": "Mamba's selective scan",
 }
-HEADS = {"transformers": "× HF", "onnxruntime": "× ONNX"}
+HEADS = {"transformers": "× HF", "onnxruntime": "× ONNX", "fla": "× FLA"}
 NOTES = [
     "µs: per token and head. GFLOP/s: useful ones, 6 d_k d_v per token and head forward, 18 with backward.",
     "sgemm: share of what torch.mm of float32 reaches. MiB: most memory held during the call, results included.",
@@ -148,11 +151,16 @@ def decimals(x: float | None) -> str:
     return "" if x is None else f"{x:.2f}" if x < 10 else f"{x:.1f}" if x < 100 else f"{x:.0f}"
 
 
+def measured_on(document: dict[str, Any]) -> str:
+    machine, device = document["machine"], document["settings"]["device"]
+    return machine["cpu"]["model"] if device == "cpu" else ", ".join(machine["torch"]["cuda"])
+
+
 def notes(document: dict[str, Any]) -> list[str]:
     left_out = (row for row in document["rows"] if "left_out" in row)
     busy = document["load"]
     return [
-        f"{document['machine']['cpu']['model']}, {document['date']}.",
+        f"{measured_on(document)}, {document['date']}.",
         *NOTES,
         *(f"{HEADS[peer]}: times faster than {peer} {version}." for peer, version in document["peers"].items()),
         *(f"Left out: {r['who']}, {r['what']}, {r['dtype']}, L = {r['L']}: {r['left_out']}." for r in left_out),

@@ -1,5 +1,7 @@
+import sys
 from contextlib import nullcontext
 from importlib import import_module
+from types import ModuleType
 from typing import Any, cast
 
 import pytest
@@ -8,6 +10,8 @@ import torch
 from gated_deltanet import matmul, ops
 from gated_deltanet.bench import cases, op_baselines, op_races, peers, timing
 from gated_deltanet.bench.op_races import Entry, Settings
+from gated_deltanet.interop import fla as interop_fla
+from gated_deltanet.ops import gpu
 
 op: Any = import_module("gated_deltanet.bench.op")  # the module: its function has the same name
 
@@ -205,3 +209,57 @@ def test_torchs_attention_is_asked_for_the_same(documents, window):
     for who in ("torch, mask", "torch") if documents == 1 and window is None else ("torch, mask",):
         theirs = cast(Any, op_baselines.call_of(entry._replace(who=who))())
         torch.testing.assert_close(theirs.transpose(1, 2), ours)
+
+
+@pytest.fixture
+def pretended_gpu(monkeypatch):
+    """A GPU that is the processor. Returns how often it was waited for."""
+    product, waits = matmul.product, []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *device: waits.append(device))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**40, 2**40))
+    monkeypatch.setattr(op, "moved", lambda x, device: x)
+    monkeypatch.setattr(op.memory, "peak_bytes_on_gpu", lambda call, device: 7)
+    monkeypatch.setattr(matmul, "product", lambda device: product())
+    monkeypatch.setattr(op_races, "usable", lambda device: ["chunkwise"])
+    return waits
+
+
+def test_on_a_gpu_every_time_is_waited_for_and_its_memory_is_counted(pretended_gpu):
+    document = op.op(**{**TINY._asdict(), "device": "cuda", "tables": None, "peers": (), "lengths": (1, 5)})
+    assert {row["table"] for row in document["rows"]} == set(op_races.GPU_TABLES)
+    assert {row["device"] for row in document["rows"]} == {"cuda"}
+    assert {row["peak_bytes"] for row in document["rows"]} == {7}
+    assert len(pretended_gpu) >= 2 * len(document["rows"])
+
+
+def test_what_is_measured_on_a_processor_only_is_refused_on_a_gpu(pretended_gpu):
+    with pytest.raises(ValueError, match="--tables has attention, expected some of: lengths, shapes, growth"):
+        op_races.check(TINY._replace(device="cuda", tables=("attention",)))
+
+
+def test_a_gpu_that_is_not_there_is_said(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="--device is cuda, but torch finds no GPU"):
+        op_races.check(TINY._replace(device="cuda"))
+    with pytest.raises(ValueError, match="--device has tpu, expected some of: cpu, cuda"):
+        op_races.check(TINY._replace(device="tpu"))
+
+
+def test_fla_is_a_peer_on_a_gpu_only_and_computes_the_same(monkeypatch):
+    """With a stand-in that has its signatures."""
+    for name in ("fla", "fla.ops"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, "fla.ops.gated_delta_rule", interop_fla)
+    monkeypatch.setattr(peers, "find_spec", lambda package: True)
+    monkeypatch.setattr(gpu, "fla_unusable", lambda: None)
+    assert "fla" not in peers.installed("cpu")
+    assert "fla" in peers.installed("cuda")
+    peer, inputs = peers.load("fla"), op.inputs_of(op.STREAM, 2, 4, 6, "float32")
+    expected = ops.gated_delta_rule(**inputs, backend="reference")
+    torch.testing.assert_close(peer.CALLS["forward"](inputs)(), expected)
+    gradients = peer.CALLS["forward+backward"](inputs)()
+    torch.testing.assert_close(gradients, op.ours("reference", "forward+backward", inputs)())
+    decode = peer.CALLS["step"](inputs)
+    torch.testing.assert_close([decode() for _ in range(op.STREAM)][-1], expected[1])
+    monkeypatch.delitem(sys.modules, "gated_deltanet.bench.peers.of_fla")

@@ -10,15 +10,23 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
 
-NEEDS = {"transformers": ("transformers",), "onnxruntime": ("onnxruntime", "onnx")}  # peer: the packages it takes
+from gated_deltanet.ops import gpu
+
+NEEDS = {"transformers": ("transformers",), "onnxruntime": ("onnxruntime", "onnx"), "fla": ("fla",)}  # modules it takes
+DEVICES = {"transformers": ("cpu", "cuda"), "onnxruntime": ("cpu",), "fla": ("cuda",)}
+PACKAGES = {"fla": "flash-linear-attention"}  # whose names are not those of their modules
 
 
-def installed() -> list[str]:
-    return [peer for peer, packages in NEEDS.items() if all(map(find_spec, packages)) and works(peer)]
+def installed(device: str = "cpu") -> list[str]:
+    """Those that can be measured on this kind of device. What needs a GPU is not imported without one."""
+    here = [peer for peer, devices in DEVICES.items() if device in devices]
+    return [peer for peer in here if all(map(find_spec, NEEDS[peer])) and works(peer)]
 
 
 def works(peer: str) -> bool:
-    """Whether its package is of a version that has the function."""
+    """Whether its package is of a version that has the function, and can be imported."""
+    if peer == "fla" and gpu.fla_unusable():
+        return False
     try:
         load(peer)
     except ImportError:
@@ -35,4 +43,4 @@ def load(peer: str) -> Any:
 
 
 def versions(chosen: Iterable[str]) -> dict[str, str]:
-    return {peer: version(NEEDS[peer][0]) for peer in chosen}
+    return {peer: version(PACKAGES[peer] if peer in PACKAGES else NEEDS[peer][0]) for peer in chosen}
