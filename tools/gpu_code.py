@@ -28,7 +28,7 @@ from triton.compiler import ASTSource
 
 from gated_deltanet.ops import gpu
 from gated_deltanet.ops import launches as launching
-from gated_deltanet.ops.gated_delta_rule import triton_rule, triton_steps
+from gated_deltanet.ops.gated_delta_rule import triton_rule, triton_steps, tuned_tiles
 from gated_deltanet.ops.gated_rms_norm import triton_norm
 from gated_deltanet.ops.linear_attention import triton_attention
 from gated_deltanet.ops.short_conv import triton_conv
@@ -44,8 +44,7 @@ TENSOR_CORE = re.compile(r"\b(mma\.sync|wgmma\.mma_async|tcgen05\.mma|v_mfma)")
 SPILLS = {  # that are allowed, for heads above 128, and why
     ("state_pass", "fp32"): "256 rows of the state in three parts of tf32 each",
     ("state_pass_backward", "fp32"): "256 rows of the state in three parts of tf32 each",
-    ("score_gradients", "bf16"): "a few registers on sm_80 and gfx942, where four tiles C × C and their operands meet",
-    ("score_gradients", "fp16"): "a few registers on sm_80 and gfx942, where four tiles C × C and their operands meet",
+    ("score_gradients", "fp16"): "a few registers on gfx942, where four tiles C × C and their operands meet",
 }
 
 
@@ -79,15 +78,17 @@ def launches(architecture: str, dtype: torch.dtype, d_k: int, d_v: int) -> list[
         for kernel, _, arguments, constants, options in recorded(
             architecture, call, (dtype, 1, 8192, 16, 32, d_k, d_v)
         ):
-            names = [name for name in kernel.arg_names if name not in constants]
-            given = dict(zip(names, arguments, strict=True))
-            ones = {
-                name: x for name, x in given.items() if isinstance(x, int) and x == 1
-            }  # triton makes constants of it
-            signature = {name: type_of(x) for name, x in given.items() if name not in ones}
-            launch = Launch(kernel.fn.__module__, kernel.__name__, signature, constants | ones, options)
+            launch = launch_of(kernel, arguments, constants, options)
             found.setdefault(f"{launch}", launch)
     return list(found.values())
+
+
+def launch_of(kernel: Any, arguments: tuple, constants: dict[str, Any], options: dict[str, int]) -> Launch:
+    names = [name for name in kernel.arg_names if name not in constants]
+    given = dict(zip(names, arguments, strict=True))
+    ones = {name: x for name, x in given.items() if isinstance(x, int) and x == 1}  # triton makes constants of it
+    signature = {name: type_of(x) for name, x in given.items() if name not in ones}
+    return Launch(kernel.fn.__module__, kernel.__name__, signature, constants | ones, options)
 
 
 def type_of(x: torch.Tensor | float) -> str:
@@ -102,6 +103,7 @@ def recorded(architecture: str, call: Callable[..., object], sizes: tuple) -> li
     calls: list[tuple] = []
     before = launching.run, gpu.architecture
     launching.run, gpu.architecture = lambda *call: calls.append(call), lambda device: architecture
+    tuned_tiles.tuned().clear()  # what this machine has tuned is nobody else's
     try:
         call(*sizes)
     finally:
@@ -238,6 +240,12 @@ def ancestors(name: str, sources: dict[str, set[str]]) -> set[str]:
     return found
 
 
+def variant(launch: Launch) -> str:
+    """What tells launches of one kernel apart."""
+    switches = [name for name, value in launch.constants.items() if value is True and name not in ("SILU", "PACKED")]
+    return " ".join(switches + (["one token"] if launch.constants.get("L") == 1 else []))
+
+
 def examine(job: tuple[str, str, int, int, Launch]) -> dict[str, Any]:
     """A row of the table, with what is wrong."""
     architecture, dtype, d_k, d_v, launch = job
@@ -255,8 +263,8 @@ def examine(job: tuple[str, str, int, int, Launch]) -> dict[str, Any]:
     if names := transposed_products(compiled.asm["ttir"]):
         wrong.append(f"transposes a result of tl.dot: {', '.join(names)}")
     return {
-        "kernel": launch.kernel, "target": architecture, "dtype": dtype, "d_k": d_k, "d_v": d_v,
-        "C": launch.constants.get("C"), "columns": launch.constants.get("COLUMNS"),
+        "kernel": launch.kernel, "variant": variant(launch), "target": architecture, "dtype": dtype,
+        "d_k": d_k, "d_v": d_v, "C": launch.constants.get("C"), "columns": launch.constants.get("COLUMNS"),
         "warps": launch.options["num_warps"], "stages": launch.options["num_stages"], "registers": count,
         "spilled_bytes": spilled, "shared_bytes": shared,
         "tensor_core_instructions": products, "wrong": wrong,
@@ -280,6 +288,12 @@ def passed(rows: list[dict[str, Any]]) -> dict[str, list[str]]:
     for target, dtype in dict.fromkeys((row["target"], row["dtype"]) for row in rows):
         found.setdefault(target, []).extend([] if (target, dtype) in wrong else [dtype])
     return found
+
+
+def document(rows: list[dict[str, Any]]) -> str:
+    """JSON, a line for each row."""
+    lines = ",\n".join(json.dumps(row) for row in rows)
+    return f'{{"triton": "{triton.__version__}", "rows": [\n{lines}\n]}}\n'
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -314,8 +328,7 @@ def main() -> None:
             print(f"{shown}: {said}", flush=True)
     if options.keep:
         RESULTS.mkdir(parents=True, exist_ok=True)
-        document = {"triton": triton.__version__, "rows": rows}
-        (RESULTS / "code.json").write_text(json.dumps(document, indent=1) + "\n")
+        (RESULTS / "code.json").write_text(document(rows))
         of_auto = {"triton": triton.__version__, "passed": passed(rows)}
         gpu.COMPILED.write_text(json.dumps(of_auto, indent=1) + "\n")
         (RESULTS / "code.md").write_text(HEADER.format(triton=triton.__version__) + exceptions() + table(rows))

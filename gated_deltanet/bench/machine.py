@@ -14,6 +14,7 @@ import torch
 
 from gated_deltanet import ops
 from gated_deltanet.ops import gpu, native
+from gated_deltanet.ops.gated_delta_rule import tuned_tiles
 from gated_deltanet.plan.devices import memory_bytes
 
 CPUINFO = Path("/proc/cpuinfo")
@@ -45,6 +46,7 @@ def describe() -> dict[str, Any]:
         "packages": {package: version_of(package) for package in EXTRA_OF},
         "backends": ops.backends(),
         "gpus": [verdict._asdict() for verdict in gpu.verdicts()],
+        "tuned_tiles": list(tuned_tiles.tuned()),
     }
 
 

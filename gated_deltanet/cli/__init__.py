@@ -29,6 +29,7 @@ from gated_deltanet.cli.quantize import Quantize
 from gated_deltanet.cli.reproduce import Reproduce
 from gated_deltanet.cli.tokenizer import Tokenizer
 from gated_deltanet.cli.train import Train
+from gated_deltanet.cli.tune import Tune
 
 DESCRIPTION = """Train, evaluate, run and study Gated DeltaNet language models, on any machine.
 
@@ -47,6 +48,7 @@ VERBS = {
     "train": Train,
     "eval": Eval,
     "bench": Bench,
+    "tune": Tune,
     "accelerate": Accelerate,
     "convert": Convert,
     "reproduce": Reproduce,

@@ -26,7 +26,7 @@ class Doctor:
             return print_json(facts)
         print_table("This machine", ["what", "found"], machine_rows(facts, machine.EXTRA_OF))
         print_table("Backends", ["op", "backend", "usable"], backend_rows(facts["backends"]))
-        print_table("GPUs", ["GPU", "auto takes", "because"], gpu_rows(facts["gpus"]))
+        print_table("GPUs", ["GPU", "auto takes", "because"], gpu_rows(facts))
         print_table("Transformers", ["what", "found"], [("accelerated", accelerated(facts["accelerated"]))])
 
 
@@ -59,9 +59,10 @@ def accelerated(modules: list[str] | None) -> str:
     return ", ".join([*(name.split(".")[-2] for name in modules), "and what is imported later"])
 
 
-def gpu_rows(gpus: list[dict[str, str]]) -> list[tuple[str, str, str]]:
+def gpu_rows(facts: dict[str, Any]) -> list[tuple[str, str, str]]:
     """auto: our kernels in Triton, or forms in torch alone, as chunkwise."""
-    rows = [(f"{gpu['gpu']}, {gpu['architecture']}", gpu["auto"], gpu["why"]) for gpu in gpus]
+    rows = [(f"{gpu['gpu']}, {gpu['architecture']}", gpu["auto"], gpu["why"]) for gpu in facts["gpus"]]
+    rows += [(name, "triton", "with the tiles that gdn tune found") for name in facts["tuned_tiles"]]
     return rows or [("none", "", "torch finds no GPU: kernels for GPUs are left alone, and triton is not imported")]
 
 

@@ -1,8 +1,8 @@
 """The gated delta rule on a GPU (section 3.3): the kernels in their order, forward and backward.
 
 Linear attention, the same without a correction, shares all but the first of them (`linear_attention`'s files).
-Nothing is tuned at run time: the tiles are those of `triton_tiles`. No sum is made by atomics, so a call repeated
-gives the same bits.
+Nothing is tuned at run time: the tiles are those of `triton_tiles`, or what `gdn tune` once wrote. No sum is made by
+atomics, so a call repeated gives the same bits.
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,9 @@ from ..launches import Chunks, how_many, launch, lay_out
 from .triton_backward import correction_gradient, key_gradients, score_gradients, state_pass_backward
 from .triton_output import chunk_output
 from .triton_state import state_pass
-from .triton_tiles import Tiles, tiles
+from .triton_tiles import Tiles
 from .triton_ut import ut_transform
+from .tuned_tiles import tiles_for
 
 OPERANDS = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
@@ -56,7 +57,7 @@ def prepare(q, k, v, log_alpha, beta, state, cu_seqlens, delta: bool = True) -> 
     op = "gated_delta_rule" if delta else "linear_attention"
     (H, d_k), (H_v, d_v) = q.shape[2:], v.shape[2:]
     architecture = gpu.architecture(q.device)
-    tile = tiles(d_k, d_v, q.dtype, architecture)
+    tile = tiles_for(d_k, d_v, q.dtype, architecture)
     constants = {
         "H": H, "H_V": H_v, "D_K": d_k, "D_V": d_v, "C": tile.C,
         "OPERAND": OPERANDS[q.dtype], "PRECISION": precision(q.dtype, architecture),
