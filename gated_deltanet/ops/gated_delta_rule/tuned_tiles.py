@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from os.path import expanduser
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 from .triton_tiles import Tiles, tiles
 
-FILE = Path.home() / ".cache" / "gated-deltanet" / "tiles.json"
+FILE = Path(expanduser("~"), ".cache", "gated-deltanet", "tiles.json")  # without a home, beside the program
 
 
 def key(d_k: int, d_v: int, dtype: torch.dtype, architecture: str) -> str:
@@ -26,7 +27,7 @@ def tuned() -> dict[str, Tiles]:
         return {}
     try:
         return {name: checked(entry) for name, entry in json.loads(FILE.read_text())["tiles"].items()}
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
         raise ValueError(f"{FILE} holds no tiles ({error}): delete it, or make it anew with gdn tune") from error
 
 
