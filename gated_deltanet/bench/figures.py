@@ -79,6 +79,33 @@ def draw_decode(document: dict[str, Any], file: Path) -> None:
     write(file, lambda unfinished: figure.savefig(unfinished, format="png", dpi=120))
 
 
+def draw_weights(document: dict[str, Any], file: Path) -> None:
+    """A PNG of the document of `gdn bench weights`: tokens per second of each work, by the weights' format."""
+    rows, figure = document["rows"], Figure(figsize=(14, 7), layout="constrained")
+    work, who = (list(dict.fromkeys(row[name] for row in rows)) for name in ("work", "who"))
+    axes = figure.subplots(2, -(-len(work) // 2), squeeze=False).flatten()
+    for axis, title in zip(axes, work, strict=False):
+        speed = {row["who"]: row["tokens_per_second"] for row in rows if row["work"] == title}
+        floors = {
+            row["who"]: row["tokens_per_second"] / row["share_of_memory_floor"]
+            for row in rows
+            if row["work"] == title and row["share_of_memory_floor"] and row["who"] not in ("dense",)
+        }
+        axis.barh(list(speed), list(speed.values()), color="#5c7232")
+        axis.plot(list(floors.values()), list(floors), "|", color="black", markersize=14, label="memory allows")
+        axis.set_title(f"{title}: tokens per second", fontsize=10)
+        axis.invert_yaxis()
+        axis.grid(alpha=0.4, axis="x")
+    for axis in axes[len(work) :]:
+        axis.set_axis_off()
+    read = document["read_bytes_per_second"] / 1e9
+    about = (
+        f"{document['machine']['cpu']['model']}, memory {read:.1f} GB/s (marks: what that allows), {len(who)} in turns"
+    )
+    figure.suptitle(about, fontsize=11)
+    write(file, lambda unfinished: figure.savefig(unfinished, format="png", dpi=120))
+
+
 def style_of(preset: str) -> tuple[str | None, str, str]:
     """Colour, mark and name of a preset, or an architecture, in a picture."""
     name, _, size = preset.rpartition("-")

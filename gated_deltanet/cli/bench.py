@@ -8,6 +8,7 @@ from gated_deltanet.cli.bench_decode import Decode
 from gated_deltanet.cli.bench_op import Op
 from gated_deltanet.cli.bench_train import Train
 from gated_deltanet.cli.bench_transformers import Transformers
+from gated_deltanet.cli.bench_weights import Weights
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Bench:
     Example: gdn bench op --quick
     """
 
-    verb: Accuracy | Op | Train | Decode | Transformers
+    verb: Accuracy | Op | Train | Decode | Weights | Transformers
 
     def run(self) -> None:
         self.verb.run()

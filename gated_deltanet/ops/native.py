@@ -52,6 +52,7 @@ def load(path: Path | None) -> None:
             library.gdn_instruction_set.restype = ctypes.c_char_p
             library.gdn_gated_delta_rule_step.restype = ctypes.c_int
             library.gdn_use_large_pages.argtypes = [c_void_p, c_int64]
+            library.gdn_read.argtypes = [c_void_p, c_void_p, c_int64, c_int64]
             library.gdn_run.argtypes = [c_void_p, c_int64, c_void_p]
             _ = library.gdn_decode_gates  # the newest: a library without it is refused
             _library, _reason = library, None
