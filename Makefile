@@ -12,7 +12,7 @@ PYTEST = $(BIN)/python -m pytest -n 2 --dist worksteal
 SOURCES := pyproject.toml $(CONSTRAINTS) constraints-tested.txt CMakeLists.txt $(wildcard csrc/*)
 
 # make test-slow adds the tests that take minutes.
-.PHONY: demo test test-slow test-oldest-torch test-processors test-peers test-transformers test-arm check-gpu-code fuzz check sanitize format clean
+.PHONY: demo test test-slow test-oldest-torch test-processors test-peers test-transformers test-arm test-llama check-gpu-code fuzz check sanitize format clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.core
@@ -58,6 +58,11 @@ sanitize: $(VENV)/.test
 # Recorded calls of every kernel replayed without Python: on this machine, and for ARM if there are a cross compiler and an emulator.
 test-arm: $(VENV)/.test
 	nice $(BIN)/python tools/native_replay.py
+
+# Models of ours in the real llama.cpp, which is compiled first: ten minutes on two cores.
+test-llama: $(VENV)/.test
+	CMAKE_ARGS='-DLLAVA_BUILD=OFF -DLLAMA_CURL=OFF' nice $(PIP) --no-binary llama-cpp-python 'llama-cpp-python==0.3.36'
+	$(BIN)/python -m pytest tests/interop/test_gguf.py -m 'slow or not slow'
 
 # The kernels in Triton without a GPU: all of their tests in the interpreter, their code for real targets, the roofline.
 check-gpu-code: $(VENV)/.test

@@ -1,8 +1,9 @@
 """`gdn convert`: another project's checkpoint as a model of ours, or ours as another's."""
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
@@ -22,8 +23,9 @@ class Convert:
     """A folder with config.json and safetensors, in one file or in shards."""
     folder: Positional[Annotated[Path, arg(metavar="FOLDER")]]
     """Where to write; there must be nothing yet."""
-    to: Literal["ours", "transformers", "fla", "fla-2024-12"] = "ours"
-    """What to write: a model of ours; transformers' own, whichever it is; FLA's; FLA's layout of December 2024."""
+    to: Literal["ours", "transformers", "fla", "fla-2024-12", "gguf-f32", "gguf-bf16", "gguf-q8_0"] = "ours"
+    """What to write: a model of ours; transformers' own, whichever it is; FLA's; FLA's layout of December 2024; a file
+    for llama.cpp with matrices of this type (needs the extra gguf)."""
 
     def run(self) -> None:
         from gated_deltanet.interop import convert
@@ -32,8 +34,18 @@ class Convert:
             config = convert.from_any(self.source, self.folder)
         elif self.to == "transformers":
             config = convert.to_transformers(self.source, self.folder)
+        elif self.to.startswith("gguf"):
+            config = as_gguf(self.source, self.folder, self.to.removeprefix("gguf-"))
         else:
             layout = self.to.removeprefix("fla").lstrip("-") or "current"
             config = convert.to_fla(self.source, self.folder, layout=layout)
         kinds = ", ".join(dict.fromkeys(type(mixer).__name__ for mixer in config.mixers))
         print(f"{self.folder}: {config.n_layers} layers of {kinds}, {config.d_model} wide")
+
+
+def as_gguf(source: Path, file: Path, kind: str) -> Any:
+    if find_spec("gguf") is None:
+        raise ModuleNotFoundError("--to gguf needs gguf: pip install 'gated-deltanet[gguf]'")
+    from gated_deltanet.interop.convert.gguf import to_gguf
+
+    return to_gguf(source, file, kind=kind)

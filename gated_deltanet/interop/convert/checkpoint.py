@@ -119,16 +119,22 @@ def write_tensors(file: Path, pieces: Sequence[Piece], sources: Mapping[str, Sou
             stream.write(content(piece, sources, opened, stack))
 
 
-def content(piece: Piece, sources: Mapping[str, Source], opened: dict[Path, Any], stack: ExitStack) -> memoryview:
+def made(piece: Piece, sources: Mapping[str, Source], opened: dict[Path, Any], stack: ExitStack) -> Tensor:
+    """opened: the files that are; `stack` closes them."""
     tensors = []
     for name in piece.sources:
         file = sources[name].file
         if file not in opened:
             opened[file] = stack.enter_context(files.open_tensors(file, "pt"))
         tensors.append(opened[file].get_tensor(sources[name].name))
-    tensor = piece.make(*tensors).to(DTYPES[dtype_of(piece, sources)]).contiguous()
+    tensor = piece.make(*tensors)
     if tuple(tensor.shape) != piece.shape:
         raise ValueError(f"{piece.name} became {list(tensor.shape)}, expected {list(piece.shape)}")
+    return tensor
+
+
+def content(piece: Piece, sources: Mapping[str, Source], opened: dict[Path, Any], stack: ExitStack) -> memoryview:
+    tensor = made(piece, sources, opened, stack).to(DTYPES[dtype_of(piece, sources)]).contiguous()
     return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
