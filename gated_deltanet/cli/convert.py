@@ -20,7 +20,7 @@ class Convert:
     """
 
     source: Positional[Annotated[Path, arg(metavar="SOURCE")]]
-    """A folder with config.json and safetensors, in one file or in shards."""
+    """A folder with config.json and safetensors, in one file or in shards; or a .pth of the paper's official code."""
     folder: Positional[Annotated[Path, arg(metavar="FOLDER")]]
     """Where to write; there must be nothing yet."""
     to: Literal["ours", "transformers", "fla", "fla-2024-12", "gguf-f32", "gguf-bf16", "gguf-q8_0"] = "ours"

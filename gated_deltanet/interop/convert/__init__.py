@@ -2,7 +2,8 @@
 
 `checkpoint` reads and writes folders of safetensors one tensor at a time, `accounting` checks that every tensor has a
 place. `transformers` converts models of transformers, whose names and configs stand in `llama`, `mamba`, `olmo` and
-`qwen` as `joints`; `fla` those of flash-linear-attention, with `fla_config`, `fla_names` and `fla_values`.
+`qwen` as `joints`; `fla` those of flash-linear-attention, with `fla_config`, `fla_names` and `fla_values`;
+`nvlabs` those of the paper's official code; `gguf` writes files for llama.cpp.
 """
 
 from pathlib import Path
@@ -12,13 +13,16 @@ from gated_deltanet.models.config import ModelConfig
 from .accounting import read_values
 from .fla import LAYOUTS, from_fla, to_fla
 from .fla_config import TYPES
+from .nvlabs import from_nvlabs
 from .transformers import ARCHITECTURES, from_transformers, to_transformers
 
-__all__ = ["LAYOUTS", "from_any", "from_fla", "from_transformers", "to_fla", "to_transformers"]
+__all__ = ["LAYOUTS", "from_any", "from_fla", "from_nvlabs", "from_transformers", "to_fla", "to_transformers"]
 
 
 def from_any(source: str | Path, folder: str | Path) -> ModelConfig:
-    """Write another project's checkpoint as a folder of ours. Its config.json says whose it is."""
+    """Write another project's checkpoint as a folder of ours. Its config.json says whose it is; a .pth is NVlabs's."""
+    if Path(source).suffix == ".pth":
+        return from_nvlabs(source, folder)
     values = read_values(Path(source), "FLA or transformers")
     model_type = values.get("model_type")
     if model_type == "gdn":
