@@ -58,7 +58,7 @@ class Transformers:
         output.show_results(document, *table(document), NOTES, json=self.json, markdown=self.markdown)
 
 
-NOTES = ["× stock: times as fast. Memory: the most the work held beside the weights, of stock and as a share of it."]
+NOTES = ["× stock: times as fast. GiB: the most memory stock held beside the weights; × GiB: ours, as a share of it."]
 
 
 def earlier(out: Path | None) -> list[dict[str, Any]]:
@@ -84,5 +84,5 @@ def table(document: dict[str, Any]) -> tuple[str, list[str], list[list[str]]]:
         share = "" if ours["memory_of_stock"] is None else f"{ours['memory_of_stock']:.2f}"
         speeds = [show_count(row["tokens_per_second"]) for row in (stock, ours)]
         lines.append([*cell, *speeds, f"{ours['times_stock']:.2f}", memory, share])
-    columns = ["model", "dtype", "work", "stock", "accelerated", "× stock", "GiB", "× its memory"]
+    columns = ["model", "dtype", "work", "stock", "ours", "× stock", "GiB", "× GiB"]
     return "transformers' own models, tokens a second", columns, lines

@@ -1,5 +1,6 @@
 """transformers' own models by our ops: what they compute, and what is put in the place of what."""
 
+import copy
 import importlib
 import sys
 from importlib.metadata import version
@@ -65,6 +66,31 @@ def test_bfloat16_logits_err_no_more_than_stock():
         ours, oracle = model(batch).logits, stock(name, torch.bfloat16).double()(batch).logits
     assert ours.dtype == torch.bfloat16
     assert relative_error(ours, oracle) <= 1.5 * relative_error(theirs, oracle)
+
+
+def test_bfloat16_projections_are_ours_where_torch_is_slow(monkeypatch):
+    monkeypatch.setattr(functions, "bfloat16_is_slow", lambda: True)
+    (name,), own = some("qwen3_5_text"), torch.nn.Linear.forward
+    batch, model, linear = tokens(2, 23), stock(name, torch.bfloat16), torch.nn.Linear(13, 5).bfloat16()
+    x = random(3, 7, 13).bfloat16().requires_grad_()
+
+    def output_and_grads(linear, x):
+        y = linear(x)
+        grads = torch.autograd.grad(y, [x, *linear.parameters()], random(3, 7, 5, seed=1).to(y))
+        return {"y": y.detach(), "x": grads[0], "weight": grads[1], "bias": grads[2]}
+
+    with torch.no_grad():
+        theirs = model(batch).logits
+    exact = output_and_grads(copy.deepcopy(linear).double(), x.detach().double().requires_grad_())
+    with gated_deltanet.accelerate_transformers(), torch.no_grad():
+        assert torch.nn.Linear.forward is not own
+        ours, oracle = model(batch).logits, stock(name, torch.bfloat16).double()(batch).logits
+        with torch.enable_grad():
+            found = output_and_grads(linear, x)
+    assert torch.nn.Linear.forward is own
+    assert relative_error(ours, oracle) <= 1.5 * relative_error(theirs, oracle)
+    for key, value in found.items():
+        assert relative_error(value, exact[key]) <= (4e-3 if key == "y" else 1e-2), key
 
 
 @pytest.mark.parametrize("unit_keys", [True, False])

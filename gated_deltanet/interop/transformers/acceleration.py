@@ -54,7 +54,7 @@ class Acceleration(MetaPathFinder):
     def replace_in(self, module: ModuleType) -> None:
         replacements = replacements_in(module)
         if replacements and not self.modules:
-            replacements += replacements_in_caches()
+            replacements += [*replacements_in_caches(), *replacements_in_torch()]
         for holder, name, new, _ in replacements:
             self._before.append((holder, name, vars(holder).get(name, ABSENT)))
             setattr(holder, name, new)
@@ -187,6 +187,13 @@ def replacements_in_caches() -> list[Replacement]:
         Replacement(layer, "update_recurrent_state", rollback.update_recurrent_state(layer.update_recurrent_state), ""),
         Replacement(layer, "crop", rollback.crop(layer.crop), ""),
     ]
+
+
+def replacements_in_torch() -> list[Replacement]:
+    """Where bfloat16 is slow, all of the process's nn.Linear multiply it by our op."""
+    if not functions.bfloat16_is_slow():
+        return []
+    return [Replacement(nn.Linear, "forward", functions.linear_forward(nn.Linear.forward), "linear")]
 
 
 def op_of(name: str) -> str:

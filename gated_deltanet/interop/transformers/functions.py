@@ -5,16 +5,18 @@ Like those functions they take what else a model passes down, and leave it. NaN 
 
 from collections.abc import Callable
 from functools import wraps
+from platform import machine
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gated_deltanet.ops import gated_rms_norm, short_conv
+from gated_deltanet.ops import gated_rms_norm, native, short_conv
 from gated_deltanet.ops.gated_delta_mix import BACKENDS as RULES_OF_UNIT_KEYS
 from gated_deltanet.ops.gated_delta_rule import BACKENDS as RULES
 from gated_deltanet.ops.gated_delta_rule import choose
+from gated_deltanet.ops.linear import linear
 
 SILU = ("silu", "swish")
 READING = "gdn_reading"  # the attribute of a state that says how it came about
@@ -126,6 +128,26 @@ def norm_forward(own: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return gated_rms_norm(x.to(dtype), gate.to(dtype), norm.weight, eps=eps).to(x.dtype)
 
     return forward
+
+
+def linear_forward(own: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The forward of nn.Linear: `ops.linear` of bfloat16 on a CPU, its own for everything else."""
+
+    @wraps(own)
+    def forward(module: Any, x: Tensor) -> Tensor:
+        half = x.dtype == module.weight.dtype == torch.bfloat16 and not torch.is_autocast_enabled("cpu")
+        if not half or not taken(x) or torch.compiler.is_compiling():
+            return own(module, x)
+        return linear(x, module.weight, module.bias)
+
+    return forward
+
+
+def bfloat16_is_slow() -> bool:
+    """Whether torch multiplies bfloat16 matrices without instructions for it, at an eighth of float32's speed."""
+    supported = [getattr(torch.cpu, f"_is_{name}_supported", None) for name in ("avx512_bf16", "amx_tile")]
+    known = machine() in ("x86_64", "AMD64") and all(supported) and native.instruction_set() is not None
+    return known and not any(ask() for ask in supported if ask)
 
 
 def packed(
