@@ -27,6 +27,7 @@ EXTRA_OF = {  # optional package: the extra that brings it
     "pyarrow": "data",
     "mistral-common": "data",
     "tensorboard": "track",
+    "gguf": "gguf",
     "triton": "gpu",
     "flash-linear-attention": "fla",
 }

@@ -158,8 +158,9 @@ class GdnForCausalLM(PreTrainedModel, GenerationMixin):
         fit (ignore_mismatched_sizes). A folder of packed weights (`gdn quantize`) is read as it is, with no other
         option, such as a dtype.
         """
-        if args and Path(args[0]).is_dir() and is_packed(args[0]):
-            return packed_model(cls, args[0], output_loading_info)
+        source = args[0] if args else options.get("pretrained_model_name_or_path")
+        if source is not None and Path(source).is_dir() and is_packed(source):
+            return packed_model(cls, source, output_loading_info)
         model, info = super().from_pretrained(*args, output_loading_info=True, **options)  # pyright: ignore
         wrong = {name for name, *_ in info["mismatched_keys"]}
         missing = sorted({*info["missing_keys"], *wrong} - (wrong if options.get("ignore_mismatched_sizes") else set()))
