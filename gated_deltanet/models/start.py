@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from gated_deltanet.layers.decay import Decay
 from gated_deltanet.naming import unknown
 
-OUT = 0.2  # of torch's start ÷ √branches, for out_proj; tools/starts.py compares others
+OUT = 0.2  # of torch's start ÷ √branches, for out_proj: docs/log.md
 STD = 0.02
 
 
