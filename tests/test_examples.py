@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from tiny_models import BYTES, ours, write
 
-from gated_deltanet import save
+from gated_deltanet import Sampling, generate, save
+from gated_deltanet.data.tokenizer import prompt_ids
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -47,3 +48,18 @@ def test_evaluating_a_model(run, tmp_path, kind):
         save(ours("gdn"), tmp_path / "model", BYTES)
     out = run("evaluate_a_hugging_face_model", "model", "--lengths", "640", "--limit", "2")
     assert "S-NIAH-1" in out
+
+
+def test_generating_with_onnx_runtime(run, tmp_path):
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    pytest.importorskip("onnx", reason="onnx is not installed")
+    from gated_deltanet.interop.onnx import to_onnx
+
+    model = ours("gdn-h1")
+    save(model, tmp_path / "ours", BYTES)
+    to_onnx(tmp_path / "ours", tmp_path / "onnx")
+    (greedy,) = generate(
+        model, [prompt_ids(BYTES, "def main(")], Sampling(temperature=0.0, max_tokens=9), tokenizer=BYTES
+    )
+    out = run("generate_with_onnx_runtime", "onnx", "def main(", "--tokens", "9")
+    assert out.rstrip("\n") == "def main(" + greedy.text

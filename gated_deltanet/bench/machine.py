@@ -28,6 +28,7 @@ EXTRA_OF = {  # optional package: the extra that brings it
     "mistral-common": "data",
     "tensorboard": "track",
     "gguf": "gguf",
+    "onnx": "onnx",
     "triton": "gpu",
     "flash-linear-attention": "fla",
 }
