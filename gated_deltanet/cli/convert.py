@@ -15,6 +15,7 @@ Target = Literal[
     "transformers",
     "fla",
     "fla-2024-12",
+    "nvlabs",
     "gguf-f32",
     "gguf-bf16",
     "gguf-q8_0",
@@ -40,9 +41,9 @@ class Convert:
     folder: Positional[Annotated[Path, arg(metavar="FOLDER")]]
     """Where to write; there must be nothing yet."""
     to: Target = "ours"
-    """What to write: a model of ours; transformers' own, whichever it is; FLA's; FLA's layout of December 2024; a file
-    for llama.cpp with matrices of this type (needs the extra gguf); an ONNX model for ONNX Runtime, or of standard
-    operators only (needs the extra onnx)."""
+    """What to write: a model of ours; transformers' own, whichever it is; FLA's; FLA's layout of December 2024; a .pth
+    of the paper's official code; a file for llama.cpp with matrices of this type (needs the extra gguf); an ONNX model
+    for ONNX Runtime, or of standard operators only (needs the extra onnx)."""
 
     def run(self) -> None:
         from gated_deltanet.interop import convert
@@ -51,6 +52,8 @@ class Convert:
             config = convert.from_any(self.source, self.folder)
         elif self.to == "transformers":
             config = convert.to_transformers(self.source, self.folder)
+        elif self.to == "nvlabs":
+            config = convert.to_nvlabs(self.source, self.folder)
         elif self.to.startswith("gguf"):
             config = as_gguf(self.source, self.folder, self.to.removeprefix("gguf-"))
         elif self.to.startswith("onnx"):

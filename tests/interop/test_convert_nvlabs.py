@@ -1,13 +1,15 @@
-"""Checkpoints of the paper's official code as ours, on one made up here by its names and shapes."""
+"""Checkpoints of the paper's official code as ours and back, on one made up here by its names and shapes."""
 
 import pickle
+from dataclasses import replace
 
 import pytest
 import torch
 
-from gated_deltanet import cli, load
-from gated_deltanet.interop.convert import from_any, from_nvlabs
-from gated_deltanet.layers import Attention, GatedDeltaNet
+from gated_deltanet import CausalLM, cli, load, save
+from gated_deltanet.interop.convert import from_any, from_nvlabs, to_nvlabs
+from gated_deltanet.layers import Attention, GatedDeltaNet, Mamba2
+from gated_deltanet.models.config import ModelConfig
 
 D, FF, VOCAB, KEYS, VALUES, H = 24, 20, 31, 18, 36, 3
 GDN = {
@@ -58,6 +60,55 @@ def test_the_command_takes_a_file(tmp_path, capsys):
     assert cli.main(["convert", str(tmp_path / "x.pth"), str(tmp_path / "ours")]) == 2
     assert "transformer.h.1.attn.A_log is missing" in capsys.readouterr().err
     assert not (tmp_path / "ours").exists()
+
+
+def test_a_checkpoint_comes_back_as_it_was(tmp_path):
+    before = checkpoint(tmp_path / "x.pth")
+    from_nvlabs(tmp_path / "x.pth", tmp_path / "ours", d_head=6, window=9)
+    to_nvlabs(tmp_path / "ours", tmp_path / "y.pth")
+    after = torch.load(tmp_path / "y.pth", weights_only=True)["model"]
+    assert after.keys() == before.keys()
+    for name, x in before.items():
+        expected = torch.ones(H) if name.endswith(".D") else x  # which nothing reads
+        assert torch.equal(after[name], expected), name
+    embedding, head = after["transformer.wte.weight"], after["lm_head.weight"]
+    assert embedding.data_ptr() == head.data_ptr()  # stored once
+
+
+def test_a_model_of_ours_goes_there_and_back(tmp_path, capsys):
+    torch.manual_seed(0)
+    model = CausalLM(ModelConfig(D, 3, (GatedDeltaNet(H, 6, 12), Attention(4, 6, window=9)), FF, VOCAB)).bfloat16()
+    save(model, tmp_path / "ours")
+    cli.main(["convert", str(tmp_path / "ours"), str(tmp_path / "x.pth"), "--to", "nvlabs"])
+    assert "3 layers of GatedDeltaNet, Attention, 24 wide" in capsys.readouterr().out
+    config = from_nvlabs(tmp_path / "x.pth", tmp_path / "back", d_head=6, window=9)
+    assert config.mixers == (GatedDeltaNet(H, 6, 12, beta_bias=True), Attention(4, 6, window=9))
+    back = load(tmp_path / "back").state_dict()
+    biases = {name for name in back if name.endswith("b_proj.bias")}
+    assert not any(back.pop(name).any() for name in biases)
+    assert all(torch.equal(back[name], x) for name, x in model.state_dict().items())
+    assert back.keys() == model.state_dict().keys()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tied": False}, "tied is False and d_ff is 20, official code has tied embeddings and MLPs"),
+        ({"norm_eps": 1e-6}, "ModelConfig: norm_eps is 1e-06, official code has 1e-05 only"),
+        ({"mixers": (Mamba2(3, 4, 8),)}, "the model has Mamba2, which official code does not have"),
+        ({"mixers": (GatedDeltaNet(3, 4, 8, beta_max=2.0),)}, "beta_max is 2.0, official code has 1 only"),
+        ({"mixers": (GatedDeltaNet(3, 4, 8, conv_size=None),)}, "conv_size is None, official code has convolutions"),
+        ({"mixers": (Attention(3, 8, gate=True),)}, "Attention: gate is True, official code has False only"),
+    ],
+)
+def test_what_official_code_does_not_have_is_told(tmp_path, changes, message):
+    config = ModelConfig(D, 2, (GatedDeltaNet(3, 4, 8),), FF, VOCAB)
+    save(CausalLM(replace(config, **changes)), tmp_path / "ours")
+    with pytest.raises(ValueError, match=message):
+        to_nvlabs(tmp_path / "ours", tmp_path / "x.pth")
+    with pytest.raises(ValueError, match=r"y.bin is no name of a checkpoint of official code.* ends in .pth"):
+        to_nvlabs(tmp_path / "ours", tmp_path / "y.bin")
+    assert [path.name for path in tmp_path.iterdir()] == ["ours"]
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,19 @@ from gated_deltanet.models.config import ModelConfig
 from .accounting import read_values
 from .fla import LAYOUTS, from_fla, to_fla
 from .fla_config import TYPES
-from .nvlabs import from_nvlabs
+from .nvlabs import from_nvlabs, to_nvlabs
 from .transformers import ARCHITECTURES, from_transformers, to_transformers
 
-__all__ = ["LAYOUTS", "from_any", "from_fla", "from_nvlabs", "from_transformers", "to_fla", "to_transformers"]
+__all__ = [
+    "LAYOUTS",
+    "from_any",
+    "from_fla",
+    "from_nvlabs",
+    "from_transformers",
+    "to_fla",
+    "to_nvlabs",
+    "to_transformers",
+]
 
 
 def from_any(source: str | Path, folder: str | Path) -> ModelConfig:

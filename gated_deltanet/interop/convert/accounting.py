@@ -11,7 +11,7 @@ from gated_deltanet.interop import folder as ours
 from gated_deltanet.layers import Mixer
 from gated_deltanet.models.config import ModelConfig
 
-from .checkpoint import Source, listed
+from .checkpoint import Source, listed, read_sources
 
 Shapes = Mapping[str, tuple[int, ...]]  # by name
 Values = Mapping[str, Any]  # of a config.json
@@ -22,6 +22,14 @@ def shapes_of(config: ModelConfig, n_tensors: int, source: Path) -> Shapes:
     """Of our model. n_tensors: how many the checkpoint holds, of which a layer has one at least."""
     model = ours.without_weights(config, n_tensors, source / ours.CONFIG)
     return {name: tuple(x.shape) for name, x in model.state_dict().items()}
+
+
+def read_ours(source: Path) -> tuple[ModelConfig, dict[str, Source], Shapes]:
+    """A saved model of ours: its config, what its files hold, and the shapes of its tensors, which were checked."""
+    config, sources = ours.load_config(source), read_sources(source)
+    shapes = shapes_of(config, len(sources), source)
+    check(source, sources, {ours.PREFIX + name: shape for name, shape in shapes.items()})
+    return config, sources, shapes
 
 
 def check(source: Path, found: Mapping[str, Source], expected: Shapes, unread: Set[str] = frozenset()) -> None:

@@ -13,7 +13,7 @@ from gated_deltanet.interop import folder as ours
 from gated_deltanet.layers.hgrn2 import HGRN2
 from gated_deltanet.models.config import ModelConfig
 
-from .accounting import HEAD, check, check_tied, read_values, shapes_of, token_ids
+from .accounting import HEAD, check, check_tied, read_ours, read_values, shapes_of, token_ids
 from .checkpoint import Piece, Source, copy_beside, new_folder, read_sources, write_weights
 from .fla_config import infer
 from .fla_names import BOUNDS, Layout, find_layout, to_ours
@@ -42,9 +42,7 @@ def to_fla(
     if layout not in LAYOUTS:
         raise ValueError(f"layout is {layout!r}, expected one of {', '.join(LAYOUTS)}")
     source, folder = Path(source), Path(folder)
-    config, sources = ours.load_config(source), read_sources(source)
-    expected = shapes_of(config, len(sources), source)
-    check(source, sources, {ours.PREFIX + name: shape for name, shape in expected.items()})
+    config, sources, expected = read_ours(source)
     values = describe(config, token_ids(source), old=layout != "current")
     pieces = to_fla_names(config, expected, LAYOUTS[layout], ours.PREFIX)
     with new_folder(folder) as unfinished:

@@ -26,8 +26,8 @@ from gated_deltanet.models.config import ModelConfig
 from gated_deltanet.naming import unknown
 
 from . import qwen
-from .accounting import Shapes, check, shapes_of
-from .checkpoint import Piece, Source, made, read_sources
+from .accounting import Shapes, read_ours
+from .checkpoint import Piece, Source, made
 from .llama import POSITIONS
 
 TYPES = {
@@ -76,9 +76,7 @@ def to_gguf(source: str | Path, file: str | Path, *, kind: str = "bf16") -> Mode
     source, file = Path(source), Path(file)
     if file.exists():
         raise FileExistsError(f"{file} exists, expected a name that is free")
-    config, sources = ours.load_config(source), read_sources(source)
-    shapes = shapes_of(config, len(sources), source)
-    check(source, sources, {ours.PREFIX + name: shape for name, shape in shapes.items()})
+    config, sources, shapes = read_ours(source)
     values, pieces = describe(config), pieces_of(config, shapes)
     vocabulary = read_vocabulary(source, config.vocab_size)
     files.write(file, lambda unfinished: write(unfinished, values | vocabulary, pieces, sources, kind))

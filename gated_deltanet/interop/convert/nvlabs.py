@@ -1,11 +1,14 @@
-"""Checkpoints of the paper's official code (NVlabs/GatedDeltaNet, its `lit_gpt`) as ours: one file .pth, no config.
+"""Checkpoints of the paper's official code (NVlabs/GatedDeltaNet, its `lit_gpt`) as ours, and ours as its: one file
+.pth, no config.
 
 It is read with `weights_only`, so nothing in it is run. Gated DeltaNet and H1; embeddings are tied, β has a bias.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from pickle import UnpicklingError
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -18,9 +21,9 @@ from gated_deltanet.layers.attention import Attention
 from gated_deltanet.layers.gated_deltanet import GatedDeltaNet
 from gated_deltanet.models.config import ModelConfig
 
-from .accounting import HEAD, Shapes, check, count_layers, shapes_of, share, shortest, size
-from .checkpoint import Source, new_folder
-from .joints import Joint, singles, to_ours
+from .accounting import HEAD, Shapes, check, count_layers, need, read_ours, shapes_of, share, shortest, size
+from .checkpoint import Piece, Source, made, new_folder
+from .joints import Joint, present, singles, to_ours, to_theirs
 
 LAYERS = "transformer.h."
 TOP = {"embedding.weight": "transformer.wte.weight", "norm.weight": "transformer.ln_f.weight"}
@@ -63,12 +66,59 @@ def from_nvlabs(source: str | Path, folder: str | Path, *, d_head: int = 128, wi
     head, embedding = tensors.get(HEAD), tensors[TOP["embedding.weight"]]
     if head is not None and not torch.equal(head, embedding):
         raise ValueError(f"{source}: {HEAD} is not {TOP['embedding.weight']}, expected tied embeddings")
-    made = {piece.name: piece.make(*(tensors[name] for name in piece.sources)) for piece in pieces}
+    values = {piece.name: piece.make(*(tensors[name] for name in piece.sources)).contiguous() for piece in pieces}
     with new_folder(folder) as unfinished:
-        values = {name: x.contiguous() for name, x in made.items()}
         save_file(values, unfinished / ours.WEIGHTS, metadata={"format": "pt"})
         files.write_json(unfinished / ours.CONFIG, ours.to_json(config))
     return config
+
+
+def to_nvlabs(source: str | Path, file: str | Path) -> ModelConfig:
+    """Write a model of ours as a .pth that official code loads, under "model". It has all tensors in memory once."""
+    source, file = Path(source), Path(file)
+    if file.suffix != ".pth":
+        raise ValueError(f"{file} is no name of a checkpoint of official code, expected one that ends in .pth")
+    if file.exists():
+        raise FileExistsError(f"{file} exists, expected a name that is free")
+    config, sources, shapes = read_ours(source)
+    check_config(config)
+    pieces = to_theirs(present(joints(config), shapes), shapes, ours.PREFIX)
+    files.write(file, lambda unfinished: torch.save({"model": state_dict(config, pieces, sources)}, unfinished))
+    return config
+
+
+def check_config(config: ModelConfig) -> None:
+    """That official code has such a model."""
+    whose = "official code"
+    if not config.tied or not config.d_ff:
+        raise ValueError(f"tied is {config.tied} and d_ff is {config.d_ff}, {whose} has tied embeddings and MLPs")
+    need(config, whose, norm_eps=1e-5)
+    for mixer in config.mixers:
+        if isinstance(mixer, Attention):
+            need(mixer, whose, rope_theta=10000.0, rope_dims=None, qk_norm="none", gate=False, post_norm=False)
+        elif isinstance(mixer, GatedDeltaNet):
+            fields = {"n_v_heads": None, "decay": True, "gate": True, "out_norm": True, "beta_max": 1, "n_h": 1}
+            need(mixer, whose, **fields, feature_map="silu", qk_norm="l2", out_eps=None)
+        else:
+            expected = "expected GatedDeltaNet and Attention"
+            raise ValueError(f"the model has {type(mixer).__name__}, which {whose} does not have, {expected}")
+        if getattr(mixer, "conv_size", 4) is None:
+            raise ValueError(f"GatedDeltaNet: conv_size is None, {whose} has convolutions")
+
+
+def state_dict(config: ModelConfig, pieces: Sequence[Piece], sources: Mapping[str, Source]) -> dict[str, Tensor]:
+    """Ours by their names, and what only they have: a head that is the embedding, a bias of zero, a D of ones."""
+    with ExitStack() as stack:
+        opened: dict[Path, Any] = {}
+        found = {piece.name: made(piece, sources, opened, stack) for piece in pieces}
+    found[HEAD] = found[TOP["embedding.weight"]]
+    for layer in range(config.n_layers):
+        if isinstance(config.mixer(layer), GatedDeltaNet):
+            at = f"{LAYERS}{layer}"
+            A_log, beta = found[f"{at}.attn.A_log"], found[f"{at}.attn.b_proj.weight"]
+            found.setdefault(f"{at}.attn.b_proj.bias", beta.new_zeros(len(beta)))
+            found[at + UNUSED] = torch.ones_like(A_log)
+    return found
 
 
 def read_pth(file: Path) -> Mapping[str, Tensor]:

@@ -16,7 +16,7 @@ from gated_deltanet.layers.mamba2 import Mamba2
 from gated_deltanet.models.config import ModelConfig
 
 from . import llama, mamba, olmo, qwen
-from .accounting import HEAD, Shapes, Values, check, check_tied, read_values, shapes_of, token_ids
+from .accounting import HEAD, Shapes, Values, check, check_tied, read_ours, read_values, shapes_of, token_ids
 from .checkpoint import DTYPES, Piece, Source, copy_beside, new_folder, read_sources, write_weights
 from .joints import Joint, present, to_ours, to_theirs
 
@@ -60,9 +60,7 @@ def from_transformers(source: str | Path, folder: str | Path) -> ModelConfig:
 def to_transformers(source: str | Path, folder: str | Path, *, shard_bytes: int | None = 5 * 10**9) -> ModelConfig:
     """Write a model of ours as the one of transformers that it is. Its mixers say which."""
     source, folder = Path(source), Path(folder)
-    config, sources = ours.load_config(source), read_sources(source)
-    expected = shapes_of(config, len(sources), source)
-    check(source, sources, {ours.PREFIX + name: shape for name, shape in expected.items()})
+    config, sources, expected = read_ours(source)
     architecture = architecture_of(config)
     values = architecture.describe(config) | token_ids(source)
     dtype = DTYPES[sources[f"{ours.PREFIX}embedding.weight"].dtype]

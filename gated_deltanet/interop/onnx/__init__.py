@@ -13,9 +13,8 @@ import onnx
 from onnx import ModelProto, TensorProto, helper
 
 from gated_deltanet import files
-from gated_deltanet.interop import folder as ours
-from gated_deltanet.interop.convert.accounting import check, shapes_of
-from gated_deltanet.interop.convert.checkpoint import Source, copy_beside, made, new_folder, read_sources
+from gated_deltanet.interop.convert.accounting import read_ours
+from gated_deltanet.interop.convert.checkpoint import Source, copy_beside, made, new_folder
 from gated_deltanet.models.config import ModelConfig
 from gated_deltanet.naming import unknown
 
@@ -44,9 +43,7 @@ def to_onnx(source: str | Path, folder: str | Path, *, operators: str = "onnxrun
     if dialect.opset > newest:
         raise ValueError(f"onnx {onnx.__version__} has opset {newest}, expected {dialect.opset}: pip install -U onnx")
     source, folder = Path(source), Path(folder)
-    config, sources = ours.load_config(source), read_sources(source)
-    shapes = shapes_of(config, len(sources), source)
-    check(source, sources, {ours.PREFIX + name: shape for name, shape in shapes.items()})
+    config, sources, shapes = read_ours(source)
     graph = graph_of(Graph(config, shapes, dialect))
     with new_folder(folder) as unfinished:
         weights = write_weights(unfinished / DATA, graph, sources)
