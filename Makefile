@@ -62,7 +62,7 @@ test-arm: $(VENV)/.test
 # Models of ours in the real llama.cpp, which is compiled first: ten minutes on two cores.
 test-llama: $(VENV)/.test
 	CMAKE_ARGS='-DLLAVA_BUILD=OFF -DLLAMA_CURL=OFF' nice $(PIP) --no-binary llama-cpp-python 'llama-cpp-python==0.3.36'
-	$(BIN)/python -m pytest tests/interop/test_gguf.py -m 'slow or not slow'
+	$(BIN)/python -m pytest tests/interop/test_gguf.py tests/bench/test_transformers_speed.py -m 'slow or not slow'
 
 # The kernels in Triton without a GPU: all of their tests in the interpreter, their code for real targets, the roofline.
 check-gpu-code: $(VENV)/.test

@@ -1,7 +1,7 @@
 """Models of transformers' own, stock and by our ops: reading, writing, fine-tuning, and the memory it takes."""
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gated_deltanet.interop.transformers import accelerate_transformers
 
-from . import machine, memory
+from . import llama, machine, memory
 from .timing import turns
 
 LAYERS = [*["linear_attention"] * 3, "full_attention"] * 3
@@ -47,7 +47,7 @@ MODELS = {"qwen3.5": ("qwen3_5_text", QWEN3_5), "olmo-hybrid": ("olmo_hybrid", O
 DTYPES = ("float32", "bfloat16")
 WORK = {"prefill 512": 512, "prefill 4096": 4096, "decode": 64, "fine-tuning": 1024}  # tokens read; of decode before
 STEPS = 16  # tokens decoded in a turn
-WHO = ("stock", "accelerated")
+LLAMA = "llama.cpp"  # beside stock and accelerated, where it is installed and has the model
 
 Row = dict[str, Any]
 
@@ -68,7 +68,7 @@ def transformers(
     layers: int | None = None,
     track: Callable[[Sequence], Iterable[Any]] = iter,
 ) -> dict[str, Any]:
-    """Random models of 257 M parameters, stock and accelerated, in turns: a document of plain JSON values.
+    """Random models of 257 M parameters, stock, accelerated and in llama.cpp, in turns: a document of JSON values.
 
     models: of MODELS. work: of WORK. rounds: turns of each, of which none but the first begins that would end after
     `minutes`. layers: so many of their twelve. track: wraps the turns to show progress.
@@ -85,8 +85,9 @@ def transformers(
     for cell in track(cells):
         if made is None or made[0] != cell[:2]:
             made = None  # before the next one is made
-            made = cell[:2], model_of(cell.model, cell.dtype, layers)
-        rows += measure(made[1], cell, rounds, seconds)
+            model = model_of(cell.model, cell.dtype, layers)
+            made = cell[:2], model, in_llama_cpp(model, cell)
+        rows += measure(*made[1:], cell, rounds, seconds)
     return {**document, "rows": rows}
 
 
@@ -101,23 +102,45 @@ def model_of(name: str, dtype: str, layers: int | None = None) -> nn.Module:
     return AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)).eval()
 
 
-def measure(model: Any, cell: Cell, rounds: int, seconds: float) -> list[Row]:
-    """A row for stock and one for accelerated: the best of their turns, and the most memory the first one held."""
-    tokens = torch.randint(model.config.vocab_size, (1, WORK[cell.work]), generator=torch.Generator().manual_seed(0))
-    run = {"decode": decode, "fine-tuning": fine_tune}.get(cell.work, prefill)
-    best, held = dict[str, float](), dict[str, int | None]()
-    for who in turns(WHO, rounds + 1, seconds):
-        with accelerate_transformers() if who == "accelerated" else nullcontext():
-            if who not in held:  # it warms up, too
-                held[who] = memory.peak_bytes(lambda: run(model, tokens))
-            else:
-                best[who] = min(best.get(who, float("inf")), run(model, tokens))
-    n = STEPS if cell.work == "decode" else WORK[cell.work]
-    return [row(model, cell, who, n, best, held) for who in WHO]
+def in_llama_cpp(model: Any, cell: Cell) -> Any:
+    """The same model there, where llama.cpp is installed and has such a model; else None."""
+    if MODELS[cell.model][0] != "qwen3_5_text" or not llama.installed():
+        return None
+    return llama.load(model, cell.dtype, max(WORK.values()) + STEPS)
 
 
-def row(model: nn.Module, cell: Cell, who: str, n: int, best: dict[str, float], held: dict[str, int | None]) -> Row:
+def measure(model: Any, there: Any, cell: Cell, rounds: int, seconds: float) -> list[Row]:
+    """A row for each: the best of its turns, and the most memory the first one held."""
+    calls, best, held = contestants(model, there, cell.work), dict[str, float](), dict[str, int | None]()
+    for who in turns(list(calls), rounds + 1, seconds):
+        if who not in held:  # it warms up, too
+            held[who] = memory.peak_bytes(calls[who])
+        else:
+            best[who] = min(best.get(who, float("inf")), calls[who]())
+    if LLAMA in held:
+        held[LLAMA] = None  # it has all it needs before
+    return [row(model, cell, who, best, held) for who in calls]
+
+
+def contestants(model: Any, there: Any, work: str) -> dict[str, Callable[[], float]]:
+    """What each does in its turn, for which it returns the seconds. there: the model in llama.cpp, or None."""
+    tokens = torch.randint(model.config.vocab_size, (1, WORK[work]), generator=torch.Generator().manual_seed(0))
+    run = {"decode": decode, "fine-tuning": fine_tune}.get(work, prefill)
+
+    def accelerated() -> float:
+        with accelerate_transformers():
+            return run(model, tokens)
+
+    calls: dict[str, Callable[[], float]] = {"stock": partial(run, model, tokens), "accelerated": accelerated}
+    if there is not None and work != "fine-tuning":
+        read = partial(llama.decode, steps=STEPS) if work == "decode" else llama.prefill
+        calls[LLAMA] = partial(read, there, tokens[0].tolist())
+    return calls
+
+
+def row(model: nn.Module, cell: Cell, who: str, best: dict[str, float], held: dict[str, int | None]) -> Row:
     ours, theirs = held["accelerated"], held["stock"]
+    n = STEPS if cell.work == "decode" else WORK[cell.work]
     return {
         **cell._asdict(),
         "who": who,

@@ -17,8 +17,8 @@ class Transformers:
 
     Random models of 257 M parameters in the shape of Qwen3.5 and of OLMo-Hybrid: tokens a second of reading, writing
     and a step of fine-tuning, and the memory each takes. Stock and accelerated take turns, and each is judged by its
-    best. --out writes transformers.json and transformers.md; rows that are there of other cells are kept, so a long
-    measurement can be made in parts.
+    best; so does llama.cpp with the same Qwen3.5, where llama-cpp-python is installed. --out writes transformers.json
+    and transformers.md; rows that are there of other cells are kept, so a long measurement can be made in parts.
 
     Example: gdn bench transformers qwen3.5 --dtypes float32 --work decode
     """
@@ -83,6 +83,8 @@ def table(document: dict[str, Any]) -> tuple[str, list[str], list[list[str]]]:
         memory = "" if stock["peak_bytes"] is None else f"{stock['peak_bytes'] / 2**30:.2f}"
         share = "" if ours["memory_of_stock"] is None else f"{ours['memory_of_stock']:.2f}"
         speeds = [show_count(row["tokens_per_second"]) for row in (stock, ours)]
-        lines.append([*cell, *speeds, f"{ours['times_stock']:.2f}", memory, share])
-    columns = ["model", "dtype", "work", "stock", "ours", "× stock", "GiB", "× GiB"]
+        llama = rows.get((*cell, "llama.cpp"))
+        there = show_count(llama["tokens_per_second"]) if llama else ""
+        lines.append([*cell, *speeds, f"{ours['times_stock']:.2f}", there, memory, share])
+    columns = ["model", "dtype", "work", "stock", "ours", "× stock", "llama.cpp", "GiB", "× GiB"]
     return "transformers' own models, tokens a second", columns, lines

@@ -18,6 +18,7 @@ def small(monkeypatch):
     sizes |= {"linear_num_value_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8, "head_dim": 16}
     monkeypatch.setattr(module, "MODELS", {name: (kind, x | sizes) for name, (kind, x) in module.MODELS.items()})
     monkeypatch.setattr(module, "WORK", dict.fromkeys(module.WORK, 9))
+    monkeypatch.setattr(module.llama, "installed", lambda: False)
 
 
 def test_stock_and_accelerated_stand_beside_each_other():
@@ -29,6 +30,41 @@ def test_stock_and_accelerated_stand_beside_each_other():
     assert ours["times_stock"] == pytest.approx(stock["seconds"] / ours["seconds"])
     with pytest.raises(ValueError, match="--work: 'sleep', expected some of prefill 512"):
         bench(work=["sleep"])
+
+
+class Llama:
+    """What is asked of llama.cpp."""
+
+    def __init__(self):
+        self.read = []
+
+    def reset(self):
+        self.read = []
+
+    def eval(self, tokens):
+        self.read += tokens
+
+
+def test_llama_cpp_takes_its_turns_where_it_is_installed(monkeypatch, capsys):
+    llama = Llama()
+    module = importlib.import_module("gated_deltanet.bench.transformers")
+    monkeypatch.setattr(module.llama, "installed", lambda: True)
+    monkeypatch.setattr(module.llama, "load", lambda model, dtype, context: llama)
+    main(["bench", "transformers", "--dtypes", "float32", "--rounds", "1", "--layers", "4", "--json"])
+    rows = [row for row in json.loads(capsys.readouterr().out)["rows"] if row["who"] == "llama.cpp"]
+    assert [(row["model"], row["work"]) for row in rows] == [
+        ("qwen3.5", work) for work in ("prefill 512", "prefill 4096", "decode")
+    ]
+    assert all(row["tokens_per_second"] > 0 and row["peak_bytes"] is None for row in rows)
+    assert len(llama.read) == 9 + 9  # decoding is timed last: the prompt, and as many of its tokens again
+
+
+@pytest.mark.slow
+def test_llama_cpp_reads_what_is_measured(monkeypatch):
+    pytest.importorskip("llama_cpp", reason="llama_cpp is not installed: make test-llama compiles it")
+    monkeypatch.undo()  # heads of the real sizes
+    document = bench(["qwen3.5"], dtypes=["float32", "bfloat16"], work=["prefill 512"], rounds=1, layers=4)
+    assert [row["who"] for row in document["rows"]] == ["stock", "accelerated", "llama.cpp"] * 2
 
 
 def test_a_measurement_goes_on_in_its_folder(tmp_path, capsys):
