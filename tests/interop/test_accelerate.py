@@ -3,6 +3,7 @@
 import copy
 import importlib
 import sys
+import types
 from importlib.metadata import version
 
 import pytest
@@ -191,6 +192,60 @@ def test_undo_puts_back_what_was_there_and_again_is_as_good_as_once():
     acceleration.undo()
     acceleration.undo()
     assert (in_force(), found(), sys.meta_path) == (None, before, path)
+
+
+def kernelized(model):
+    """As the package kernels leaves a model on a CPU, for which it has no kernels: its layers keep a forward each."""
+    for module in model.modules():
+        if hasattr(type(module), "kernel_layer_name") or type(module).__name__.endswith("RMSNormGated"):
+            module.forward = types.MethodType(type(module).forward, module)
+    return model
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("model_type", MORE)
+def test_logits_are_stock_s_bit_for_bit_before_and_after_it(model_type):
+    batch, models = tokens(2, 43), {"plain": stock(model_type), "before": kernelized(stock(model_type))}
+    own = stock(model_type)(batch).logits
+    with gated_deltanet.accelerate_transformers():
+        models["inside"] = kernelized(stock(model_type))
+        ours = {name: model(batch).logits for name, model in models.items()}
+        with gated_deltanet.accelerate_transformers():  # which changes nothing, nor does its end
+            models["twice"] = kernelized(stock(model_type))
+            assert all(torch.equal(models[name](batch).logits, ours["plain"]) for name in ("plain", "inside", "twice"))
+        assert all(torch.equal(models[name](batch).logits, x) for name, x in ours.items())
+    assert not torch.equal(ours["plain"], own)
+    assert torch.equal(ours["inside"], ours["plain"])
+    assert all(torch.equal(model(batch).logits, own) for model in models.values())
+    with gated_deltanet.accelerate_transformers():
+        assert all(torch.equal(models[name](batch).logits, x) for name, x in ours.items())
+
+
+@torch.no_grad()
+def test_kernelize_of_the_package_kernels_changes_nothing():
+    (name,) = some("qwen3_5_text")
+    batch, model = tokens(2, 43), stock(name)
+    own = model(batch).logits
+    try:
+        model.set_use_kernels(True)
+    except (ValueError, AttributeError) as error:
+        pytest.skip(f"kernels is not installed, or not as transformers wants it: {error}")
+    assert torch.equal(model(batch).logits, own)
+    with gated_deltanet.accelerate_transformers():
+        ours = stock(name)(batch).logits
+        model.set_use_kernels(True)
+        assert torch.equal(model(batch).logits, ours)
+    assert torch.equal(model(batch).logits, own)
+
+
+def test_an_error_at_its_beginning_leaves_nothing_changed(load, monkeypatch):
+    module = load("modeling_made_up_failing", MODULE)
+    own = module.torch_chunk_gated_delta_rule
+    monkeypatch.setattr("gated_deltanet.interop.transformers.acceleration.replacements_in_caches", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        gated_deltanet.accelerate_transformers()
+    assert in_force() is None
+    assert module.torch_chunk_gated_delta_rule is own
 
 
 def test_an_error_inside_undoes_it():

@@ -63,8 +63,9 @@ class Acceleration(MetaPathFinder):
 
     def undo(self) -> None:
         """Put back what was there. Twice is as good as once."""
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
+        for register in (sys.meta_path, functions.IN_FORCE):
+            if self in register:
+                register.remove(self)
         while self._before:
             holder, name, before = self._before.pop()
             delattr(holder, name) if before is ABSENT else setattr(holder, name, before)
@@ -101,15 +102,20 @@ def accelerate_transformers() -> Acceleration:
         return acceleration
     if find_spec("transformers") is None:
         raise ModuleNotFoundError("accelerate_transformers: there is no transformers: pip install transformers")
-    for name, module in list(sys.modules.items()):
-        if is_modeling(name) and isinstance(module, ModuleType):
-            acceleration.replace_in(module)
+    functions.IN_FORCE.append(acceleration)
+    try:
+        for name, module in list(sys.modules.items()):
+            if is_modeling(name) and isinstance(module, ModuleType):
+                acceleration.replace_in(module)
+    except BaseException:
+        acceleration.undo()
+        raise
     sys.meta_path.insert(0, acceleration)
     return acceleration
 
 
 def in_force() -> Acceleration | None:
-    return next((finder for finder in sys.meta_path if isinstance(finder, Acceleration)), None)
+    return functions.IN_FORCE[0] if functions.IN_FORCE else None
 
 
 def is_modeling(name: str) -> bool:
