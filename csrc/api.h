@@ -137,5 +137,6 @@ struct Linear {
     const float *bias, *added;  // [N], [M, N]; or NULL
     float *y;                   // [M, N]; of linear_unpack [M, K]
     const int64_t *rows;        // linear_unpack: which of W, [M]; or NULL: the first M
+    const Linear *next;         // linear: one more product of the same x, to be made with this one; or NULL
 };
 }

@@ -29,13 +29,15 @@ struct Choice {
 #if defined(__x86_64__)
 const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+const bool has_avx512bf16 =
+    has_avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
 const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
 #endif
 
 // Best first. Intel's processors multiply pairs of bfloat16 numbers no faster than floats, and pairing takes time.
 const Choice choices[] = {
 #if defined(__x86_64__)
-    {&avx512bf16::table, has_avx512 && __builtin_cpu_supports("avx512bf16"), !__builtin_cpu_is("intel")},
+    {&avx512bf16::table, has_avx512bf16, !__builtin_cpu_is("intel")},
     {&avx512::table, has_avx512, true},
     {&avx2::table, has_avx2, true},
 #endif

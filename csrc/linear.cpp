@@ -1,9 +1,7 @@
 // y = x Wᵀ. Each number is summed in one order, whatever the rows beside it, the threads and the path: over the inputs of a
-// group one after another, and then over the groups. One row is multiplied as its weights are read; more rows by a register
-// tile, with weights widened in the cache.
-#include "activation.h"
-#include "linear.h"
-#include "scratch.h"
+// group one after another, and then over the groups; of whole numbers as linear_whole_numbers.h tells. Few rows are multiplied
+// as their weights are read; more rows by a register tile, with weights widened in the cache.
+#include "linear_whole_numbers.h"
 #include "threads.h"
 
 namespace GDN_ISA {
@@ -12,9 +10,9 @@ namespace {
 constexpr long GROUP = 256;      // inputs: their weights for a panel, and some rows of x, are in the cache
 constexpr long MOST_ROWS = 240;  // of a task: x of a group is in the second cache. A multiple of every tile's rows
 constexpr long WIDTH = 8;        // panels of a task with many rows, at most
-constexpr long AHEAD = 2048;     // bytes from what is read to what is fetched
+constexpr long AHEAD = 2048;     // bytes from what is read to what is fetched, of floats
 constexpr long SHARE = 1 << 16;  // products for a thread to make; for fewer, starting it costs more
-constexpr long SHARES = 4;       // of a thread: the last ones to end do so at about the same time
+constexpr long SHARES = 4;       // ranges of panels for each thread, at least, of many rows
 #if defined(__AVX512F__)
 constexpr int ROWS = 8;  // of a tile
 #elif defined(__AVX2__)
@@ -23,25 +21,7 @@ constexpr int ROWS = 6;
 constexpr int ROWS = 4;
 #endif
 
-// What becomes of the sums of a group: y at its first, added to y at others; bias and `added` come with the last.
-struct Output {
-    const Linear &a;
-    bool first, last;
-
-    INLINE void put(long row, long column, vec sum) const {
-        if (column + W <= a.N)
-            write(row, column, sum, Whole());
-        else if (column < a.N)
-            write(row, column, sum, First{a.N - column});
-    }
-    template <class Part> INLINE void write(long row, long column, vec sum, Part part) const {
-        float *y = a.y + row * a.N + column;
-        if (!first) sum = part.load(y) + sum;
-        if (last && a.bias) sum += part.load(a.bias + column);
-        if (last && a.added) sum += part.load(a.added + row * a.N + column);
-        part.store(y, sum);
-    }
-};
+long panels_of(const Linear &a) { return round_up(a.N, SIDE) / SIDE; }
 
 // M rows of x, [M, GROUP], times a group of a panel, [k, SIDE].
 template <int M> KERNEL void multiply(const float *A, const float *B, long k, const Output &to, long row, long column) {
@@ -82,98 +62,146 @@ struct Product {
     }
 };
 
-// M rows times `count` vectors of outputs of each panel, as their blocks are read.
-template <int M, int count, int panels, class Block>
-INLINE void add_blocks(Tile<M, count> (&sum)[panels], const float *x, long stride, const Block (&blocks)[panels], int n) {
-    for (int i = 0; i < SIDE; i += TOGETHER)
-        UNROLL for (int j = 0; j < TOGETHER; j++)
-            UNROLL for (int p = 0; p < panels; p++) {
-                vec w[count];
-                UNROLL for (int v = 0; v < count; v++) w[v] = blocks[p].at(i, j, n + v);
-                UNROLL for (int m = 0; m < M; m++) {
-                    vec input = broadcast(x[m * stride + i + j]);
-                    UNROLL for (int v = 0; v < count; v++) sum[p].c[m][v] += input * w[v];
-                }
-            }
-}
-
-// Few rows, whose weights are read once and never stored as floats.
+// Few rows, times panels whose weights are read once and never stored as floats.
 struct FewRows {
-    const Linear &a;
-    Panels weight;
-    long stride;
+    long M, K, stride;
     float *x;  // [M, stride], filled up with zeros; rows do not begin at the same place of the cache
 
-    FewRows(const Linear &a, Take &take) : a(a), weight(a), stride(round_up(a.K, SIDE) + 16), x(take(a.M * stride)) {}
+    FewRows(long M, long K, Take &take) : M(M), K(K), stride(round_up(K, SIDE) + 16), x(take(M * stride)) {}
 
-    // M rows, `panels` at once, so that no sum waits for itself.
-    template <class Block, int M, int panels> KERNEL void multiply(long panel) {
+    void fill(const float *from) const {
+        for (long m = 0; m < M; m++) widen_row(from + m * K, x + m * stride, K, round_up(K, SIDE));
+    }
+
+    // As a block is read, `COUNT` vectors of outputs at a time.
+    template <class Block, int M> KERNEL void multiply(const Linear &a, long panel) const {
         constexpr int COUNT = M == 1 ? VECTORS : TILE_N;
-        const char *data[panels];
-        for (int p = 0; p < panels; p++) data[p] = weight.block(panel + p, 0);
-        for (long first = 0; first < a.K; first += GROUP) {
-            Output to{a, first == 0, first + GROUP >= a.K};
-            long k = std::min(GROUP, a.K - first);
+        const char *data = Panels(a).block(panel, 0);
+        for (long first = 0; first < K; first += GROUP, data += GROUP / SIDE * Block::BYTES) {
+            Output to{a, first == 0, first + GROUP >= K};
+            long k = std::min(GROUP, K - first);
             for (int n = 0; n < VECTORS; n += COUNT) {
-                Tile<M, COUNT> sum[panels];
-                UNROLL for (int p = 0; p < panels; p++) sum[p].zero();
+                Tile<M, COUNT> sum;
+                sum.zero();
                 for (long i = 0; i < k; i += SIDE) {
-                    Block blocks[panels];
-                    UNROLL for (int p = 0; p < panels; p++) {
-                        const char *block = data[p] + i / SIDE * Block::BYTES;
-                        if (n == 0)
-                            for (long byte = 0; byte < Block::BYTES; byte += 64) __builtin_prefetch(block + AHEAD + byte);
-                        blocks[p] = Block(block);
-                    }
-                    add_blocks(sum, x + first + i, stride, blocks, n);
+                    Block block(data + i / SIDE * Block::BYTES);
+                    if (n == 0)
+                        for (long byte = 0; byte < Block::BYTES; byte += 64) __builtin_prefetch(block.data + AHEAD + byte);
+                    add_block(sum, x + first + i, block, n);
                 }
-                UNROLL for (int p = 0; p < panels; p++)
-                    UNROLL for (int m = 0; m < M; m++)
-                        UNROLL for (int v = 0; v < COUNT; v++) to.put(m, (panel + p) * SIDE + (n + v) * W, sum[p].c[m][v]);
+                UNROLL for (int m = 0; m < M; m++)
+                    UNROLL for (int v = 0; v < COUNT; v++) to.put(m, panel * SIDE + (n + v) * W, sum.c[m][v]);
             }
-            for (int p = 0; p < panels; p++) data[p] += GROUP / SIDE * Block::BYTES;
         }
     }
-    template <class Block, int M = ROWS> void run_rows(long panel, long last_panel) {
-        if (a.M < M) {
-            if constexpr (M > 1) run_rows<Block, M - 1>(panel, last_panel);
+    template <class Block, int M, int COUNT>
+    INLINE void add_block(Tile<M, COUNT> &sum, const float *x, const Block &block, int n) const {
+        for (int i = 0; i < SIDE; i += TOGETHER)
+            UNROLL for (int j = 0; j < TOGETHER; j++) {
+                vec weights[COUNT];
+                UNROLL for (int v = 0; v < COUNT; v++) weights[v] = block.at(i, j, n + v);
+                UNROLL for (int m = 0; m < M; m++) {
+                    vec input = broadcast(x[m * stride + i + j]);
+                    UNROLL for (int v = 0; v < COUNT; v++) sum.c[m][v] += input * weights[v];
+                }
+            }
+    }
+    template <class Block, int rows = ROWS> void multiply_panels(const Linear &a, long panel, long end) const {
+        if (M < rows) {
+            if constexpr (rows > 1) multiply_panels<Block, rows - 1>(a, panel, end);
             return;
         }
-        constexpr int TOGETHER = W > 4 && M == 1 ? 2 : 1;
-        for (; panel + TOGETHER <= last_panel; panel += TOGETHER) multiply<Block, M, TOGETHER>(panel);
-        for (; panel < last_panel; panel++) multiply<Block, M, 1>(panel);
-    }
-    void run(long panel, long last_panel) {
-        for (long m = 0; m < a.M; m++) widen_row(a.x + m * a.K, x + m * stride, a.K, round_up(a.K, SIDE));
-        switch (a.format) {
-            case FLOAT32: return run_rows<Float32Block>(panel, last_panel);
-            case BFLOAT16: return run_rows<BFloat16Block>(panel, last_panel);
-            case INT8: return run_rows<Int8Block>(panel, last_panel);
-            case INT4: return run_rows<Int4Block>(panel, last_panel);
-        }
+        for (; panel < end; panel++) multiply<Block, rows>(a, panel);
     }
 };
 
-// f(first, last) for ranges of n things, at most `most` each, some for every thread.
-template <class F> void each_range(long n, long most, long threads, F f) {
-    long each = std::max<long>(1, std::min(most, n / (SHARES * threads)));
+// f(part) for all products that are made together.
+template <class F> void each_part(const Linear &a, F f) {
+    for (const Linear *part = &a; part; part = part->next) f(*part);
+}
+
+// Few rows of x as products with each format read them. The panels of all weights are one row of panels, of which each thread
+// takes a part: it starts and waits once, and reads long streams.
+struct Together {
+    const Linear &a;  // the first
+    FewRows floats;
+    WholeNumbers<Int8Words> int8;
+    WholeNumbers<Int4Words> int4;
+
+    Together(const Linear &a, Take &take)
+        : a(a), floats(std::max(rows_for(FLOAT32), rows_for(BFLOAT16)), a.K, take), int8(a.K, rows_for(INT8), take),
+          int4(a.K, rows_for(INT4), take) {}
+
+    // M if any weight has this format.
+    long rows_for(long format) const {
+        long rows = 0;
+        each_part(a, [&](const Linear &part) { rows = part.format == format ? a.M : rows; });
+        return rows;
+    }
+    void multiply(const Linear &part, long panel, long end) const {
+        switch (part.format) {
+            case FLOAT32: return floats.multiply_panels<Float32Block>(part, panel, end);
+            case BFLOAT16: return floats.multiply_panels<BFloat16Block>(part, panel, end);
+            case INT8: return int8.multiply_panels(part, a.M, 0, panel, end);
+            case INT4: return int4.multiply_panels(part, a.M, 0, panel, end);
+        }
+    }
+    void run() const {
+        floats.fill(a.x);
+        for (long m = 0; m < rows_for(INT8); m++) int8.round(a.x + m * a.K, m);
+        for (long m = 0; m < rows_for(INT4); m++) int4.round(a.x + m * a.K, m);
+        long all = 0, products = 0;
+        each_part(a, [&](const Linear &part) {
+            all += panels_of(part) * Panels(part).panel_bytes();
+            products += a.M * part.N * a.K;
+        });
+        long threads = std::min<long>(a.threads, 1 + products / SHARE);
+        gdn::parallel(threads, threads, [&](int64_t task) {
+            long begin = all * task / threads, end = all * (task + 1) / threads, before = 0;  // bytes
+            each_part(a, [&](const Linear &part) {
+                long each = Panels(part).panel_bytes(), panels = panels_of(part);
+                auto panel_at = [&](long byte) { return std::clamp<long>((byte - before + each / 2) / each, 0, panels); };
+                multiply(part, panel_at(begin), panel_at(end));
+                before += each * panels;
+            });
+        });
+    }
+};
+
+// f(first, last) for ranges of n panels, at most WIDTH each, some for every thread: the last ones end at about the same time.
+template <class F> void each_range(long n, long threads, F f) {
+    long each = std::clamp<long>(n / (SHARES * threads), 1, WIDTH);
     gdn::parallel((n + each - 1) / each, threads, [&](int64_t i) { f(i * each, std::min(n, (i + 1) * each)); });
+}
+
+// Many rows, some at a time. First each row is rounded, by any thread.
+template <class Words> void multiply_whole(const Linear &a, long threads, long rows) {
+    auto x = in_scratch<WholeNumbers<Words>>(long(a.K), rows);  // this thread's; the others read it
+    for (long first = 0; first < a.M; first += rows) {
+        long count = std::min(rows, a.M - first);
+        gdn::parallel(count, threads, [&](int64_t row) { x.round(a.x + (first + row) * a.K, row); });
+        each_range(panels_of(a), threads, [&](long panel, long end) { x.multiply_panels(a, count, first, panel, end); });
+    }
+}
+
+// One product, whatever the rows.
+void multiply_many(const Linear &a) {
+    if (!a.M || !a.N) return;
+    long threads = std::min<long>(a.threads, 1 + a.M * a.N * a.K / SHARE);
+    long parts = (a.M + MOST_ROWS - 1) / MOST_ROWS, rows = round_up((a.M + parts - 1) / parts, ROWS);
+    if (a.format == INT8) return multiply_whole<Int8Words>(a, threads, rows);
+    if (a.format == INT4) return multiply_whole<Int4Words>(a, threads, rows);
+    for (long row = 0; row < a.M; row += rows)
+        each_range(panels_of(a), threads, [&](long panel, long end) {
+            in_scratch<Product>(a, rows).run(row, std::min(row + rows, long(a.M)), panel, end);
+        });
 }
 
 }  // namespace
 
 void linear(const Linear &a) {
-    if (!a.M || !a.N) return;
-    long panels = round_up(a.N, SIDE) / SIDE;
-    long threads = std::min<long>(a.threads, 1 + a.M * a.N * a.K / SHARE);
-    if (a.M <= ROWS && a.K && a.format >= FLOAT32)
-        return each_range(panels, panels, threads, [&](long panel, long end) { in_scratch<FewRows>(a).run(panel, end); });
-    long parts = (a.M + MOST_ROWS - 1) / MOST_ROWS, rows = round_up((a.M + parts - 1) / parts, ROWS);
-    long width = a.M <= ROWS ? panels : WIDTH;
-    for (long row = 0; row < a.M; row += rows)
-        each_range(panels, width, threads, [&](long panel, long end) {
-            in_scratch<Product>(a, rows).run(row, std::min(row + rows, long(a.M)), panel, end);
-        });
+    if (a.M && a.M <= ROWS && a.K && a.format >= FLOAT32) return in_scratch<Together>(a).run();
+    each_part(a, multiply_many);
 }
 
 // A panel is widened and then turned, which is quick; single rows of it are picked out.

@@ -1,15 +1,16 @@
-// How weights of a linear map lie in memory, and how they become floats.
+// How weights of a linear map lie in memory, how they become floats, and what becomes of the sums.
 //
 // A packed weight is a row of panels, each of 32 outputs; a panel is a row of blocks, each of 32 inputs: what a product reads
 // is one stream. N and K are filled up with zeros. Within a block inputs go by, 32 outputs at a time:
 //   float32   float [32 inputs][32 outputs]
 //   bfloat16  words [16][32]: of inputs 2i and 2i + 1 in the lower and the upper half
-//   int8      scales, half [32], then int8 [32][32]
-//   int4      scales, half [32], then words [4][32]: of inputs 8i … 8i + 7, four bits each from the lowest on, 8 added
-// A weight of few bits is scale · integer, which a float holds exactly. So of every format the product is that of floats.
+//   int8      scales, half [32], then words [8][32]: of inputs 4i … 4i + 3, a byte each from the lowest on
+//   int4      scales, half [32], then words [4][32]: of inputs 8i … 8i + 7, 8 added: four in the lower halves of the bytes,
+//             four in the upper
 #pragma once
 #include <algorithm>
 
+#include "activation.h"
 #include "api.h"
 #include "simd.h"
 #if defined(__F16C__) || defined(__AVX512F__)
@@ -20,11 +21,6 @@
 
 namespace GDN_ISA {
 
-#if defined(__ARM_NEON) && defined(__aarch64__)
-constexpr bool NEON = true;
-#else
-constexpr bool NEON = false;
-#endif
 constexpr int SIDE = 32;  // of a block
 constexpr int VECTORS = SIDE / W;
 constexpr int TOGETHER = 8;  // inputs of a block that are read in one go
@@ -55,22 +51,6 @@ INLINE vec load_halves(const void *p) {
 #endif
 }
 
-// W whole numbers of eight bits.
-INLINE vec load_bytes(const char *p) {
-#if defined(__AVX512F__)
-    return __builtin_convertvector((ints)_mm512_maskz_cvtepi8_epi32(0xffff, _mm_loadu_si128((const __m128i *)p)), vec);
-#elif defined(__AVX2__)
-    return __builtin_convertvector((ints)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)), vec);
-#elif defined(__ARM_NEON) && defined(__aarch64__)
-    int32_t four;
-    std::memcpy(&four, p, 4);
-    return (vec)vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(four))))));
-#else
-    vec x;
-    for (int i = 0; i < W; i++) x[i] = (signed char)p[i];
-    return x;
-#endif
-}
 // a b + c with one rounding; of the portable kernels on x86-64, which do not use it, with two.
 INLINE vec multiply_add(vec a, vec b, vec c) {
 #if defined(__AVX512F__)
@@ -90,7 +70,6 @@ typedef uint32_t words_anywhere __attribute__((vector_size(W * 4), aligned(4), m
 struct Float32Block {
     static constexpr long BYTES = SIDE * SIDE * 4;
     const char *data;
-    Float32Block() = default;
     INLINE explicit Float32Block(const char *p) : data(p) {}
     INLINE vec at(int i, int j, int n) const { return load((const float *)data + (i + j) * SIDE + n * W); }
 };
@@ -98,7 +77,6 @@ struct Float32Block {
 struct BFloat16Block {
     static constexpr long BYTES = SIDE * SIDE * 2;
     const char *data;
-    BFloat16Block() = default;
     INLINE explicit BFloat16Block(const char *p) : data(p) {}
     INLINE vec at(int i, int j, int n) const {
         bits both = *(const words_anywhere *)(data + 4 * ((i + j) / 2 * SIDE + n * W));
@@ -110,37 +88,25 @@ struct Int8Block {
     static constexpr long BYTES = SIDE * 2 + SIDE * SIDE;
     const char *data;
     vec scale[VECTORS];
-    Int8Block() = default;
     INLINE explicit Int8Block(const char *p) : data(p + SIDE * 2) {
         UNROLL for (int n = 0; n < VECTORS; n++) scale[n] = load_halves(p + 2 * n * W);
     }
     INLINE vec at(int i, int j, int n) const {
-        return load_bytes(data + (i + j) * SIDE + n * W) * scale[n];
+        bits four = *(const words_anywhere *)(data + 4 * ((i + j) / 4 * SIDE + n * W));
+        return __builtin_convertvector((ints)(four << (24 - j % 4 * 8)) >> 24, vec) * scale[n];
     }
 };
 
-// With 8 added a weight is four bits u, and as bits 8, 12 or 16 to … of a float with the right exponent 2¹⁵ + u, 2¹¹ + u or
-// 2⁷ + u. Times the scale, less (2ⁿ + 8) times the scale, that is the weight: with one rounding, and so without an error,
-// for a float holds those products too.
 struct Int4Block {
     static constexpr long BYTES = SIDE * 2 + SIDE * SIDE / 2;
-    static constexpr bool FUSED = W > 4 || NEON;
     const char *data;
-    vec scale[VECTORS], offset[3][VECTORS];
-    Int4Block() = default;
+    vec scale[VECTORS];
     INLINE explicit Int4Block(const char *p) : data(p + SIDE * 2) {
-        UNROLL for (int n = 0; n < VECTORS; n++) {
-            scale[n] = load_halves(p + 2 * n * W);
-            UNROLL for (int place = 0; place < 3; place++) offset[place][n] = scale[n] * -float((1 << (15 - 4 * place)) + 8);
-        }
+        UNROLL for (int n = 0; n < VECTORS; n++) scale[n] = load_halves(p + 2 * n * W);
     }
     INLINE vec at(int i, int j, int n) const {
         bits eight = *(const words_anywhere *)(data + 4 * (i / 8 * SIDE + n * W));
-        if (!FUSED) return (__builtin_convertvector((ints)(eight >> 4 * j & 15), vec) - 8) * scale[n];
-        int place = j < 2 ? j : j < 5 ? j - 2 : j - 5;
-        bits moved = j < 2 ? eight << 8 : j < 5 ? eight : eight >> 12;
-        bits made = (moved & (15u << (8 + 4 * place))) | ((127u + 15 - 4 * place) << 23);
-        return multiply_add((vec)made, scale[n], offset[place][n]);
+        return __builtin_convertvector((ints)(eight >> (j % 4 * 8 + j / 4 * 4) & 15) - 8, vec) * scale[n];
     }
 };
 
@@ -193,7 +159,8 @@ struct Panels {
         }
         return 0;
     }
-    const char *block(long panel, long first) const { return data + (panel * blocks + first / SIDE) * block_bytes(); }
+    long panel_bytes() const { return blocks * block_bytes(); }
+    const char *block(long panel, long first) const { return data + panel * panel_bytes() + first / SIDE * block_bytes(); }
 
     // B[k, 32]: k inputs from `first` on, a multiple of 32. Where they lie, if they are floats already, or in B.
     const float *widened(long panel, long first, long k, float *B) const {
@@ -210,6 +177,26 @@ struct Panels {
             case BFLOAT16_COLUMNS: widen_columns((const uint16_t *)data + column, N, left, inputs, k, B); break;
         }
         return B;
+    }
+};
+
+// What becomes of the sums of a group: y at its first, added to y at others; bias and `added` come with the last.
+struct Output {
+    const Linear &a;
+    bool first, last;
+
+    INLINE void put(long row, long column, vec sum) const {
+        if (column + W <= a.N)
+            write(row, column, sum, Whole());
+        else if (column < a.N)
+            write(row, column, sum, First{a.N - column});
+    }
+    template <class Part> INLINE void write(long row, long column, vec sum, Part part) const {
+        float *y = a.y + row * a.N + column;
+        if (!first) sum = part.load(y) + sum;
+        if (last && a.bias) sum += part.load(a.bias + column);
+        if (last && a.added) sum += part.load(a.added + row * a.N + column);
+        part.store(y, sum);
     }
 };
 

@@ -244,10 +244,8 @@ def unpacking(name: str, packed: ops.PackedWeight, rows: Tensor | None) -> Case:
 
 
 def packed_linear(name: str, packed: ops.PackedWeight, inputs: dict[str, Any]) -> Case:
-    def reference(**x):
-        return ops.linear(weight=packed.to_dense().to(x["x"].dtype), **x, backend="reference")
-
-    return Case(name, partial(ops.linear, weight=packed, backend="cpp"), reference, inputs, training=False)
+    of_backend = partial(partial, ops.linear, weight=packed)
+    return Case(name, of_backend(backend="cpp"), of_backend(backend="reference"), inputs, training=False)
 
 
 def of_transposed(x, w):

@@ -6,6 +6,7 @@ call runs them all. The state lies in buffers of the decoder's own and is update
 
 import ctypes
 from ctypes import c_double, c_int64, c_void_p
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -86,7 +87,7 @@ class Decoder:
         self.N = len(next(tensors(state)))
         self.library = native.library()
         self.calls: list[tuple[str, ctypes.Structure]] = []
-        self.kept: list[Tensor] = []  # what the calls point to
+        self.kept: list[Any] = []  # what the calls point to
         self.caches: list[tuple[int, Attention, list[Turn], Any]] = []  # layer, its calls, its config
         self.steps, self.done = 0, c_int64(0)  # of tokens: counted here, and by the native code
         self.tokens = torch.zeros(self.N, dtype=torch.int64)
@@ -196,21 +197,34 @@ class Decoder:
             self.kept.append(gate)
         return y
 
-    def _linear(self, module: Any, x: Tensor, added: Tensor | None = None) -> Tensor:
-        if isinstance(module, Packed):
-            (N, K), weight, format = module.shape, module.packed, f"packed {module.format}"
-        else:  # a small one of float32
-            weight, format, (N, K) = pack(module.weight.detach(), "float32")
-            format = f"packed {format}"
-        y = torch.empty(self.N, N)
-        given = {"added": added} if added is not None else {}
-        bias = getattr(module, "bias", None)
-        given |= {"bias": bias} if bias is not None else {}
-        self._call("linear", Linear(self.N, N, K, self.threads, FORMATS[format]), x=x, weight=weight, y=y, **given)
+    def _linears(self, x: Tensor, *modules: Any) -> list[Tensor]:
+        """What projections make of the same x, in one call."""
+        calls, results = zip(*(self._arguments(module, x) for module in modules), strict=True)
+        for call, other in pairwise(calls):
+            call.next = ctypes.addressof(other)
+        self.kept += calls
+        self.calls.append(("linear", calls[0]))
+        return list(results)
+
+    def _linear(self, module: Any, x: Tensor, added: Tensor) -> Tensor:
+        call, y = self._arguments(module, x, added=added)
+        self.calls.append(("linear", call))
         return y
 
+    def _arguments(self, module: Any, x: Tensor, **given: Tensor) -> tuple[Linear, Tensor]:
+        """Of a projection's product, and where it goes."""
+        packed = module.packed_weight if isinstance(module, Packed) else pack(module.weight.detach(), "float32")
+        N, K = packed.shape
+        y = torch.empty(self.N, N)
+        bias = getattr(module, "bias", None)
+        given |= {"x": x, "weight": packed.data, "y": y, **({} if bias is None else {"bias": bias})}
+        self.kept += given.values()
+        call = Linear(self.N, N, K, self.threads, FORMATS[f"packed {packed.format}"])
+        native.point(call, **given)
+        return call, y
+
     def _mlp(self, mlp: MLP, x: Tensor, residual: Tensor) -> Tensor:
-        gate, up = self._linear(mlp.gate_proj, x), self._linear(mlp.up_proj, x)
+        gate, up = self._linears(x, mlp.gate_proj, mlp.up_proj)
         y = torch.empty_like(up)
         self._call("swiglu_forward", SwiGLU(self.N, y.shape[1], self.threads, False), gate=gate, up=up, y=y)
         return self._linear(mlp.out_proj, y, residual)
@@ -227,9 +241,8 @@ class Decoder:
 
     def _gated_deltanet(self, i: int, mixer: Any, x: Tensor, residual: Tensor) -> Tensor:
         c, state = mixer.config, self.state[i]
-        q, k, v, gate, a, b = (
-            self._linear(getattr(mixer, f"{name}_proj"), x) for name in ("q", "k", "v", "gate", "a", "b")
-        )
+        projections = (getattr(mixer, f"{name}_proj") for name in ("q", "k", "v", "gate", "a", "b"))
+        q, k, v, gate, a, b = self._linears(x, *projections)
         q, k, v = (
             self._conv(getattr(mixer, f"{name}_conv"), z, getattr(state, f"{name}_conv"))
             for name, z in (("q", q), ("k", k), ("v", v))
@@ -253,7 +266,8 @@ class Decoder:
 
     def _attention(self, i: int, mixer: Any, x: Tensor, residual: Tensor) -> Tensor:
         c = mixer.config
-        q, k, v = (self._linear(getattr(mixer, f"{name}_proj"), x) for name in ("q", "k", "v"))
+        gated = [] if mixer.gate_proj is None else [mixer.gate_proj]
+        q, k, v, *gates = self._linears(x, mixer.q_proj, mixer.k_proj, mixer.v_proj, *gated)
         if c.qk_norm != "none":
             q, k = self._norm(mixer.q_norm, q), self._norm(mixer.k_norm, k)
         turns = [] if c.rope_theta is None else [self._turn(c, z) for z in (q, k)]
@@ -269,8 +283,7 @@ class Decoder:
         if turns:
             self._point_turns(turns, c)
         o = o.view(self.N, -1)
-        if mixer.gate_proj is not None:
-            gate = self._linear(mixer.gate_proj, x)
+        for gate in gates:
             self._call("decode_sigmoid_gate", SigmoidGate(o.numel(), self.threads), gate=gate, y=o)
         return self._linear(mixer.out_proj, o, residual)
 

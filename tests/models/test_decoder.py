@@ -31,7 +31,7 @@ def model_of(*mixers, weights="int8", tied=True, d_ff=40):
 @pytest.mark.parametrize("mixers", [*((mixer,) for mixer in MIXERS), MIXERS], ids=str)
 @pytest.mark.parametrize("first", [1, 20])
 def test_steps_are_those_of_the_model(mixers, first):
-    model = model_of(*mixers, d_ff=0 if first == 1 else 40)
+    model = model_of(*mixers, weights="float32", d_ff=0 if first == 1 else 40)  # others round what differs in bits
     _, state = model.hidden(TOKENS[:, :first])
     decoder = Decoder(model, state)
     for t in range(first, TOKENS.shape[1]):  # caches and tables of turns grow on the way

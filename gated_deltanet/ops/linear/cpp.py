@@ -20,7 +20,7 @@ class Linear(ctypes.Structure):
 
     _fields_ = (
         *((name, c_int64) for name in ("M", "N", "K", "threads", "format")),
-        *((name, c_void_p) for name in ("x", "weight", "bias", "added", "y", "rows")),
+        *((name, c_void_p) for name in ("x", "weight", "bias", "added", "y", "rows", "next")),
     )
 
 

@@ -7,11 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import native
-from .reference import SCALES, SIDE, in_rows, scales, unpack, whole_int4, whole_int8
+from .reference import QUANTISED, SCALES, SIDE, in_rows, scales, unpack, whole_int4, whole_int8
 
 BITS = {"float32": 32, "bfloat16": 16, "int8": 8, "int4": 4}  # of a number
 FORMATS = tuple(BITS)
-QUANTISED = ("int8", "int4")
 CANDIDATES = 16  # scales of a block of int4 that are tried
 
 
@@ -72,10 +71,13 @@ def pack_floats(weight: Tensor, format: str) -> Tensor:
 
 
 def pack_whole(weight: Quantised, format: str) -> Tensor:
-    whole, scales = in_blocks(weight.whole), in_blocks(weight.scale, 1)
+    whole, scales = in_blocks(weight.whole), in_blocks(weight.scale, 1)  # [panels, blocks, inputs, outputs]
     if format == "int4":
-        pairs = (whole + 8).to(torch.uint8).unflatten(2, (4, 4, 2))  # eights of inputs, bytes, halves, outputs
-        whole = (pairs[:, :, :, :, 0] | pairs[:, :, :, :, 1] << 4).transpose(-1, -2)
+        first, second = (whole + 8).to(torch.uint8).unflatten(2, (4, 2, 4)).unbind(3)
+        words = first | second << 4  # [panels, blocks, eights of inputs, bytes, outputs]
+    else:
+        words = whole.unflatten(2, (8, 4))
+    whole = words.transpose(-1, -2)
     parts = [x.contiguous().flatten(2).view(torch.uint8) for x in (scales, whole)]
     return torch.cat(parts, -1).flatten()
 

@@ -1,19 +1,34 @@
 """The linear map as it is written, and how a packed weight is read: the specification every other form is held to."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 SIDE = 32  # outputs of a panel, inputs of a block (csrc/linear.h)
 SCALES = 2 * SIDE  # bytes
+QUANTISED = ("int8", "int4")
 
 
 def forward(x, weight, bias, added, format, N):
-    """weight: [N, K], or its packed bytes in the format named; "" for a weight as it is."""
+    """weight: [N, K], or its packed bytes in the format named; "" for a weight as it is.
+
+    With weights of whole numbers x is rounded to whole numbers, too; its gradient is that of x as it was.
+    """
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
     W = weight if format == "" else unpack(weight, format, N, x.shape[-1])
+    if format in QUANTISED:
+        x = x + (rounded(x.detach().float()) - x).detach()
     y = x.to(dtype) @ W.to(dtype).mT
     y = y if bias is None else y + bias.to(dtype)
     return (y if added is None else y + added.to(dtype)).to(x.dtype)
+
+
+def rounded(x: Tensor) -> Tensor:
+    """Blocks of 32 inputs as scale · whole number, the largest in size ±127. x: [..., K] float32."""
+    K = x.shape[-1]
+    blocks = F.pad(x, (0, -K % SIDE)).unflatten(-1, (-1, SIDE))
+    scale = blocks.abs().amax(-1, keepdim=True) / 127 if K else blocks
+    return torch.where(scale == 0, 0, (blocks / scale).round() * scale).flatten(-2)[..., :K]
 
 
 def unpack(data: Tensor, format: str, N: int, K: int) -> Tensor:
@@ -43,7 +58,8 @@ def read_int8(blocks: Tensor) -> Tensor:
 
 
 def whole_int8(blocks: Tensor) -> Tensor:
-    return blocks[..., SCALES:].contiguous().view(torch.int8).unflatten(-1, (SIDE, SIDE))
+    words = blocks[..., SCALES:].contiguous().view(torch.int8).unflatten(-1, (8, SIDE, 4))  # quads of inputs, outputs
+    return words.transpose(-1, -2).flatten(-3, -2)
 
 
 def read_int4(blocks: Tensor) -> Tensor:
@@ -52,7 +68,7 @@ def read_int4(blocks: Tensor) -> Tensor:
 
 def whole_int4(blocks: Tensor) -> Tensor:
     pairs = blocks[..., SCALES:].unflatten(-1, (4, SIDE, 4))  # eights of inputs, outputs, bytes
-    whole = torch.stack([pairs & 15, pairs >> 4], -1).flatten(-2)  # eights, outputs, inputs
+    whole = torch.cat([pairs & 15, pairs >> 4], -1)  # eights, outputs, inputs
     return whole.transpose(-1, -2).flatten(-3, -2).to(torch.int8) - 8
 
 
