@@ -78,6 +78,8 @@ def transformers(
             raise ValueError(f"--{option}: {unknown[0]!r}, expected some of {', '.join(known)}")
     if rounds < 1:
         raise ValueError(f"--rounds is {rounds}, expected at least 1")
+    if layers is not None and not 1 <= layers <= len(LAYERS):
+        raise ValueError(f"--layers is {layers}, expected 1 to {len(LAYERS)}")
     settings = {"models": list(models), "dtypes": list(dtypes), "work": list(work), "rounds": rounds, "layers": layers}
     cells = [Cell(*cell) for cell in ((m, d, w) for m in models for d in dtypes for w in work)]
     document, rows = machine.record(settings), []
@@ -110,13 +112,12 @@ def in_llama_cpp(model: Any, cell: Cell) -> Any:
 
 
 def measure(model: Any, there: Any, cell: Cell, rounds: int, seconds: float) -> list[Row]:
-    """A row for each: the best of its turns, and the most memory the first one held."""
+    """A row for each: the best of its turns, and the most memory it held before the first."""
     calls, best, held = contestants(model, there, cell.work), dict[str, float](), dict[str, int | None]()
-    for who in turns(list(calls), rounds + 1, seconds):
+    for who in turns(list(calls), rounds, seconds):
         if who not in held:  # it warms up, too
             held[who] = memory.peak_bytes(calls[who])
-        else:
-            best[who] = min(best.get(who, float("inf")), calls[who]())
+        best[who] = min(best.get(who, float("inf")), calls[who]())
     if LLAMA in held:
         held[LLAMA] = None  # it has all it needs before
     return [row(model, cell, who, best, held) for who in calls]

@@ -7,7 +7,7 @@ there whole or not at all.
 from .reading import naming, parse_json, read_json, read_lines, read_text, read_toml
 from .shape import shaped
 from .tensors import open_tensors, read_tensors
-from .writing import append, as_json, clear, finite, sync, write, write_json, write_text
+from .writing import append, as_json, clear, finite, sync, told, write, write_json, write_text
 
 __all__ = [
     "append",
@@ -24,6 +24,7 @@ __all__ = [
     "read_toml",
     "shaped",
     "sync",
+    "told",
     "write",
     "write_json",
     "write_text",

@@ -30,6 +30,8 @@ def test_stock_and_accelerated_stand_beside_each_other():
     assert ours["times_stock"] == pytest.approx(stock["seconds"] / ours["seconds"])
     with pytest.raises(ValueError, match="--work: 'sleep', expected some of prefill 512"):
         bench(work=["sleep"])
+    with pytest.raises(ValueError, match="--layers is 13, expected 1 to 12"):
+        bench(layers=13)
 
 
 class Llama:
@@ -69,7 +71,7 @@ def test_llama_cpp_reads_what_is_measured(monkeypatch):
 
 def test_a_measurement_goes_on_in_its_folder(tmp_path, capsys):
     for work in ("decode", "prefill 512"):
-        options = ["--dtypes", "float32", "--work", work, "--rounds", "1", "--layers", "4", "--out", str(tmp_path)]
+        options = ["--dtypes", "float32", "--work", work, "--minutes", "0", "--layers", "4", "--out", str(tmp_path)]
         main(["bench", "transformers", "qwen3.5", *options])
     rows = json.loads((tmp_path / "transformers.json").read_text())["rows"]
     assert [row["work"] for row in rows] == ["decode", "decode", "prefill 512", "prefill 512"]

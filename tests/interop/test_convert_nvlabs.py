@@ -54,6 +54,15 @@ def test_every_tensor_has_its_place(tmp_path):
     assert torch.equal(get("layers.3.mixer.v_proj.weight"), groups[:, 3].reshape(12, D))
 
 
+def test_a_folder_that_is_not_there_is_told(tmp_path):
+    checkpoint(tmp_path / "x.pth")
+    from_nvlabs(tmp_path / "x.pth", tmp_path / "ours", d_head=6)
+    with pytest.raises(OSError, match=r"none/x.pth could not be written: No such file or directory"):
+        to_nvlabs(tmp_path / "ours", tmp_path / "none" / "x.pth")
+    with pytest.raises(OSError, match=r"x.pth/ours could not be written: Not a directory"):
+        from_nvlabs(tmp_path / "x.pth", tmp_path / "x.pth" / "ours", d_head=6)
+
+
 def test_the_command_takes_a_file(tmp_path, capsys):
     wide = {f"transformer.h.{i}.attn.attn.weight": None for i in (1, 3)}
     checkpoint(tmp_path / "x.pth", **wide)

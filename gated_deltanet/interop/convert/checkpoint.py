@@ -76,7 +76,8 @@ def new_folder(folder: Path) -> Iterator[Path]:
         raise FileExistsError(f"{folder} exists, expected a name that is free")
     unfinished = folder.with_name(f".{os.getpid()}.{folder.name}")
     try:
-        unfinished.mkdir(parents=True)
+        with files.told(folder):
+            unfinished.mkdir(parents=True)
         yield unfinished
         files.sync(unfinished)
         unfinished.replace(folder)

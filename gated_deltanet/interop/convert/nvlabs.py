@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
+from zipfile import is_zipfile
 
 import torch
 from safetensors.torch import save_file
@@ -83,8 +84,13 @@ def to_nvlabs(source: str | Path, file: str | Path) -> ModelConfig:
     config, sources, shapes = read_ours(source)
     check_config(config)
     pieces = to_theirs(present(joints(config), shapes), shapes, ours.PREFIX)
-    files.write(file, lambda unfinished: torch.save({"model": state_dict(config, pieces, sources)}, unfinished))
+    files.write(file, lambda unfinished: write_pth(unfinished, state_dict(config, pieces, sources)))
     return config
+
+
+def write_pth(file: Path, tensors: Mapping[str, Tensor]) -> None:
+    with file.open("wb") as stream:  # whose errors are the system's, and not torch's
+        torch.save({"model": tensors}, stream)
 
 
 def check_config(config: ModelConfig) -> None:
@@ -125,6 +131,8 @@ def read_pth(file: Path) -> Mapping[str, Tensor]:
     """The model's tensors, which stay in the file until they are read. A checkpoint has them under "model"."""
     if not file.is_file():
         raise FileNotFoundError(f"there is no file {file}, expected a checkpoint of official code")
+    if not is_zipfile(file):
+        raise ValueError(f"{file} is no file of tensors and plain values: no zip file, as torch.save writes it")
     try:
         found = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except (UnpicklingError, RuntimeError, ValueError, EOFError) as error:
