@@ -16,15 +16,18 @@ Weights = dict[str, Tensor]  # of a layer
 def logits(x: Weights, config: dict[str, Any], tokens: Tensor) -> Tensor:
     """x: the tensors of a checkpoint. config: its config.json. tokens: [B, T]."""
     norm = partial(rms_norm, eps=config["norm_eps"])
-    h = x["model.embeddings.weight"][tokens]
-    n_layers = 1 + max(int(name.split(".")[2]) for name in x if name.startswith("model.layers."))
+    top = "backbone" if "backbone.embeddings.weight" in x else "model"
+    h = x[f"{top}.embeddings.weight"][tokens]
+    n_layers = 1 + max(int(name.split(".")[2]) for name in x if name.startswith(f"{top}.layers."))
     for i in range(n_layers):
-        p = {name.removeprefix(f"model.layers.{i}."): z for name, z in x.items()}
+        p = {name.removeprefix(f"{top}.layers.{i}."): z for name, z in x.items()}
         p |= {"bound": bounds(x["model.lower_bounds"])[i]} if "model.lower_bounds" in x else {}
-        h = h + mixer_of(config, i)(p, norm(h, p["attn_norm.weight"]), config)
-        h = h + mlp(p, norm(h, p["mlp_norm.weight"]))
-    head = x["model.embeddings.weight" if config["tie_word_embeddings"] else "lm_head.weight"]
-    return F.linear(norm(h, x["model.norm.weight"]), head)
+        before = next(p[name] for name in ("attn_norm.weight", "mixer_norm.weight", "norm.weight") if name in p)
+        p |= {name.replace("mixer.", "attn."): z for name, z in p.items() if name.startswith("mixer.")}
+        h = h + mixer_of(config, i)(p, norm(h, before), config)
+        h = h + mlp(p, norm(h, p["mlp_norm.weight"])) if "mlp_norm.weight" in p else h
+    head = x[f"{top}.embeddings.weight" if config["tie_word_embeddings"] else "lm_head.weight"]
+    return F.linear(norm(h, x["model.norm.weight" if top == "model" else "backbone.norm_f.weight"]), head)
 
 
 def mixer_of(config: dict[str, Any], layer: int) -> Callable[[Weights, Tensor, dict[str, Any]], Tensor]:
@@ -32,9 +35,17 @@ def mixer_of(config: dict[str, Any], layer: int) -> Callable[[Weights, Tensor, d
     for spec in [specs] if isinstance(specs, dict) else specs:
         if layer in spec["layers"]:
             return lambda p, y, _: attention(p, y, spec)
-    return {"gated_deltanet": delta, "delta_net": delta, "retnet": retention, "hgrn2": hgrn2, "transformer": attention}[
-        config["model_type"]
-    ]
+    return {
+        "gated_deltanet": delta,
+        "delta_net": delta,
+        "gated_deltaproduct": delta_product,
+        "retnet": retention,
+        "hgrn2": hgrn2,
+        "linear_attn": linear_attention,
+        "mamba": mamba,
+        "samba": mamba,
+        "transformer": attention,
+    }[config["model_type"]]
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -81,6 +92,45 @@ def finished(p: Weights, y: Tensor, o: Tensor, weight: Tensor, config: dict[str,
     o = rms_norm(o, weight, config["norm_eps"]).flatten(2)
     o = o * F.silu(F.linear(y, p["attn.g_proj.weight"])) if "attn.g_proj.weight" in p else o
     return F.linear(o, p["attn.o_proj.weight"])
+
+
+def delta_product(p: Weights, y: Tensor, config: dict[str, Any]) -> Tensor:
+    """So many steps a token, one after the other in the last axis; it decays before the first."""
+    H, n = config["num_heads"], config["num_householder"]
+    q, k, v = (convolved(p, y, c, config) for c in "qkv")
+    q, k, v = q.unflatten(-1, (1, H, -1)), k.unflatten(-1, (n, H, -1)), v.unflatten(-1, (n, H, -1))
+    beta = F.linear(y, p["attn.b_proj.weight"]).sigmoid().unflatten(-1, (n, H))
+    beta = beta * (2 if config["allow_neg_eigval"] else 1)
+    g = torch.zeros_like(beta)
+    if config["use_forget_gate"]:
+        dt = F.softplus(F.linear(y, p["attn.a_proj.weight"]) + p["attn.dt_bias"])
+        g[:, :, 0] = -p["attn.A_log"].exp() * dt
+    q, k, v, g, beta = (z.flatten(1, 2) for z in (q.expand(-1, -1, n, -1, -1), k, v, g, beta))
+    o, _ = fla.chunk_gated_delta_rule(q, k, v, g, beta, use_qk_l2norm_in_kernel=True)
+    return finished(p, y, o[:, n - 1 :: n], p["attn.o_norm.weight"], config)
+
+
+def linear_attention(p: Weights, y: Tensor, config: dict[str, Any]) -> Tensor:
+    phi = {"elu": lambda z: F.elu(z) + 1, "relu": F.relu}[config["feature_map"]]
+    q, k, v = (F.linear(y, p[f"attn.{c}_proj.weight"]).unflatten(-1, (config["num_heads"], -1)) for c in "qkv")
+    scores = torch.einsum("bthd,bshd->bhts", phi(q) * q.shape[-1] ** -0.5, phi(k)).tril()
+    return finished(p, y, torch.einsum("bhts,bshv->bthv", scores, v), p["attn.norm.weight"], config)
+
+
+def mamba(p: Weights, y: Tensor, config: dict[str, Any]) -> Tensor:
+    """Token by token."""
+    x, z = F.linear(y, p["attn.in_proj.weight"]).chunk(2, -1)
+    weight = p["attn.conv1d.weight"]
+    padded = F.pad(x.mT, (weight.shape[-1] - 1, 0))
+    x = F.silu(F.conv1d(padded, weight, p["attn.conv1d.bias"], groups=len(weight))).mT
+    n, rank = p["attn.A_log"].shape[1], p["attn.dt_proj.weight"].shape[1]
+    dt, B, C = F.linear(x, p["attn.x_proj.weight"]).split([rank, n, n], -1)
+    dt = F.softplus(F.linear(dt, p["attn.dt_proj.weight"], p["attn.dt_proj.bias"]))
+    A, h, out = -p["attn.A_log"].exp(), torch.zeros(len(y), *p["attn.A_log"].shape), []
+    for t in range(y.shape[1]):
+        h = (dt[:, t, :, None] * A).exp() * h + (dt[:, t] * x[:, t])[..., None] * B[:, t, None]
+        out.append((h * C[:, t, None]).sum(-1) + p["attn.D"] * x[:, t])
+    return F.linear(torch.stack(out, 1) * F.silu(z), p["attn.out_proj.weight"])
 
 
 def retention(p: Weights, y: Tensor, config: dict[str, Any]) -> Tensor:

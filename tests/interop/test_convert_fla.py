@@ -14,7 +14,17 @@ from safetensors.torch import load_file, save_file
 
 from gated_deltanet import CausalLM, cli, load, save
 from gated_deltanet.interop.convert import from_fla, to_fla
-from gated_deltanet.layers import HGRN2, Attention, DeltaNet, GatedDeltaNet, Mamba, Mamba2, RetNet
+from gated_deltanet.layers import (
+    HGRN2,
+    Attention,
+    DeltaNet,
+    GatedDeltaNet,
+    LinearAttention,
+    Longhorn,
+    Mamba,
+    Mamba2,
+    RetNet,
+)
 from gated_deltanet.models.config import ModelConfig
 
 D, FF, VOCAB = 24, 20, 31
@@ -37,8 +47,18 @@ MODELS = {
         mixers=(DeltaNet(2, 6, 10), Attention(4, 6, window=7), Attention(2, 12, n_kv_heads=1)), n_layers=6
     ),
     "one layer": config_of(mixers=(HGRN2(4, 6, 6),), n_layers=1),
+    "gated_deltaproduct": config_of(mixers=(GatedDeltaNet(3, 6, 12, n_h=2, beta_max=2.0),)),
+    "product without gates": config_of(
+        mixers=(GatedDeltaNet(2, 6, 9, n_h=3, conv_size=None, decay=False, gate=False),)
+    ),
+    "linear_attn": config_of(mixers=(LinearAttention(3, 6, 10),)),
+    "linear hybrid": config_of(mixers=(LinearAttention(3, 6, 10, feature_map="relu"), Attention(4, 6, window=7))),
+    "mamba": config_of(mixers=(Mamba(48, 3, 5),), d_ff=0, tied=True),
+    "samba": config_of(mixers=(Mamba(48, 3, 5, conv_size=3), Attention(4, 6, window=7)), d_ff=256),
+    "samba without attention": config_of(mixers=(Mamba(24, 2, 5),), d_ff=512),
 }
-OLD = [name for name in MODELS if name not in ("grouped heads, no convolution, no gate", "two windows")]
+NEW = [*MODELS][[*MODELS].index("gated_deltaproduct") :]
+OLD = [name for name in MODELS if name not in ("grouped heads, no convolution, no gate", "two windows", *NEW)]
 
 
 def saved(config: ModelConfig, folder: Path, seed=0) -> CausalLM:
@@ -105,7 +125,7 @@ def assert_same_logits(model, tensors, values):
 def test_to_fla_and_back_is_the_same_model(tmp_path, name, layout):
     model = saved(MODELS[name], tmp_path / "ours")
     if layout != "current" and name not in OLD:
-        with pytest.raises(ValueError, match="which FLA had not in December 2024"):
+        with pytest.raises(ValueError, match=r"not (as )?in December 2024"):
             to_fla(tmp_path / "ours", tmp_path / "fla", layout=layout)
         assert not (tmp_path / "fla").exists()
         return
@@ -166,6 +186,40 @@ def test_mamba2_has_flas_names_and_no_mlp(tmp_path):
     expected |= {f"backbone.layers.{i}.norm.weight" for i in range(3)}
     assert tensors.keys() == expected | {"backbone.embeddings.weight", "backbone.norm_f.weight", "lm_head.weight"}
     assert tensors["backbone.layers.0.mixer.conv1d.weight"].shape == (48 + 2 * 20, 1, 4)
+
+
+def test_samba_has_flas_names(tmp_path):
+    saved(MODELS["samba"], tmp_path / "ours")
+    to_fla(tmp_path / "ours", tmp_path / "fla")
+    names = load_file(tmp_path / "fla" / "model.safetensors").keys()
+    values = json.loads((tmp_path / "fla" / "config.json").read_text())
+    assert (values["time_step_rank"], values["expand"], values["hidden_ratio"]) == (3, 2, 16)
+    assert "intermediate_size" not in values  # which is Mamba's there
+    projections = [f"{x}_proj.weight" for x in ("in", "x", "dt", "out")]
+    mamba = ["A_log", "D", "conv1d.bias", "conv1d.weight", "dt_proj.bias", *projections]
+    attention = [f"{x}_proj.weight" for x in "kqvo"]
+    for i, mixer in enumerate((mamba, attention, mamba)):
+        within = {name.removeprefix("mixer.") for name in layer_names(names, i) if name.startswith("mixer.")}
+        assert within == set(mixer)
+        others = {"mixer_norm.weight", "mlp_norm.weight", *(f"mlp.{x}_proj.weight" for x in ("gate", "up", "down"))}
+        assert {name for name in layer_names(names, i) if not name.startswith("mixer.")} == others
+
+
+def layer_names(names, i):
+    prefix = f"backbone.layers.{i}."
+    return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+
+
+def test_features_that_ours_do_not_have_are_told(tmp_path):
+    saved(MODELS["linear_attn"], tmp_path / "ours")
+    to_fla(tmp_path / "ours", tmp_path / "fla")
+    for changes, message in (
+        ({"feature_map": "hedgehog"}, "feature_map is 'hedgehog', expected 'elu' or 'relu'"),
+        ({"feature_map": "elu", "norm_q": True}, "norm_q is True, expected False"),
+    ):
+        change(tmp_path / "fla", **changes)
+        with pytest.raises(ValueError, match=message):
+            from_fla(tmp_path / "fla", tmp_path / "back")
 
 
 def test_hgrn2s_bounds_are_sums_of_a_softmax_over_the_layers(tmp_path):
@@ -270,8 +324,11 @@ def test_a_folder_that_is_there_is_not_touched(tmp_path):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (config_of(mixers=(Mamba(48, 2),), d_ff=0), "FLA has no Mamba that we convert"),
-        (config_of(mixers=(GatedDeltaNet(3, 6, 12, n_h=2),)), "GatedDeltaNet: n_h is 2, FLA has 1 only"),
+        (config_of(mixers=(Longhorn(3, 6, 12),)), "FLA has no Longhorn that we convert"),
+        (config_of(mixers=(GatedDeltaNet(3, 6, 12, 6, n_h=2),)), "GatedDeltaNet: n_v_heads is 6, FLA has None only"),
+        (config_of(mixers=(LinearAttention(3, 6, 12, "silu"),)), "feature_map is 'silu', FLA has 'elu\\+1' only"),
+        (config_of(mixers=(Mamba(48, 2),)), "d_ff is 20, FLA's samba has multiples of 256 only"),
+        (config_of(mixers=(Mamba(50, 2),), d_ff=0), "Mamba is 50 wide, FLA has whole multiples of d_model, 24"),
         (config_of(mixers=(GatedDeltaNet(3, 6, 12, beta_bias=True),)), "beta_bias is True, FLA has False only"),
         (config_of(mixers=(HGRN2(4, 6, 10),)), "HGRN2: d_v is 10, FLA has 6 only"),
         (config_of(mixers=(Mamba2(6, 10, 8),)), "d_ff is 20, FLA's mamba2 has no MLP"),

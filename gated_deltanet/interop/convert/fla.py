@@ -1,6 +1,7 @@
 """Checkpoints of flash-linear-attention (FLA) as ours, and ours as FLA's.
 
-GatedDeltaNet, DeltaNet, RetNet, HGRN2, Mamba2, Transformer, and hybrids of them with attention.
+GatedDeltaNet, DeltaProduct, DeltaNet, RetNet, HGRN2, Mamba2, Mamba, Samba, linear attention, Transformer, and hybrids
+of them with attention.
 
 Every tensor is accounted for before the first is written, and memory holds one tensor at a time.
 """

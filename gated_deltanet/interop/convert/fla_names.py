@@ -16,6 +16,8 @@ from gated_deltanet.layers.attention import Attention
 from gated_deltanet.layers.deltanet import DeltaNet
 from gated_deltanet.layers.gated_deltanet import GatedDeltaNet
 from gated_deltanet.layers.hgrn2 import HGRN2
+from gated_deltanet.layers.linear_attention import LinearAttention
+from gated_deltanet.layers.mamba import Mamba
 from gated_deltanet.layers.mamba2 import Mamba2
 from gated_deltanet.layers.retnet import RetNet
 from gated_deltanet.models.config import ModelConfig
@@ -44,6 +46,18 @@ MIXERS = {  # ours -> FLA's, within a layer
         "v_proj.weight": "attn.i_proj.weight",
         "out_norm.weight": "attn.g_norm.weight",
         "out_proj.weight": "attn.o_proj.weight",
+    },
+    LinearAttention: QKV | {"out_norm.weight": "attn.norm.weight"},
+    Mamba: {
+        "in_proj.weight": "mixer.in_proj.weight",
+        "conv.weight": "mixer.conv1d.weight",
+        "conv.bias": "mixer.conv1d.bias",
+        "x_proj.weight": "mixer.x_proj.weight",
+        "dt_proj.weight": "mixer.dt_proj.weight",
+        "decay.A_log": "mixer.A_log",
+        "decay.dt_bias": "mixer.dt_proj.bias",
+        "D": "mixer.D",
+        "out_proj.weight": "mixer.out_proj.weight",
     },
     Mamba2: {
         "in_proj.weight": "mixer.in_proj.weight",
@@ -84,11 +98,13 @@ class Layout(NamedTuple):
 def find_layout(shapes: Iterable[str]) -> Layout:
     names = {name.split(".", 3)[-1] for name in shapes if name.startswith("model.layers.")}
     fused = "mlp.gate_proj.weight" in names and "mlp.up_proj.weight" not in names
-    return Layout(fused, "attn.norm.weight" in names, "attn.D" in names)
+    norm_first = "attn.norm.weight" in names and "attn_norm.weight" not in names  # else it is linear attention's own
+    return Layout(fused, norm_first, "attn.D" in names)
 
 
 def is_mamba(config: ModelConfig) -> bool:
-    return isinstance(config.mixer(0), Mamba2)
+    """Mamba, Mamba2 or Samba."""
+    return any(isinstance(mixer, Mamba | Mamba2) for mixer in config.mixers)
 
 
 def fla_name(ours: str, config: ModelConfig, layout: Layout) -> str:
@@ -98,9 +114,10 @@ def fla_name(ours: str, config: ModelConfig, layout: Layout) -> str:
     _, layer, name = ours.split(".", 2)
     prefix = f"{'backbone' if is_mamba(config) else 'model'}.layers.{layer}"
     if name.startswith("mixer."):
-        return f"{prefix}.{MIXERS[type(config.mixer(int(layer)))][name.removeprefix('mixer.')]}"
+        theirs = MIXERS[type(config.mixer(int(layer)))][name.removeprefix("mixer.")]
+        return f"{prefix}.{theirs.replace('attn.', 'mixer.', 1) if is_mamba(config) else theirs}"
     if is_mamba(config) and name == "mixer_norm.weight":
-        return f"{prefix}.norm.weight"
+        return f"{prefix}.{'mixer_norm' if config.d_ff else 'norm'}.weight"
     if layout.norm_first and name in ("mixer_norm.weight", "mlp_norm.weight"):
         return f"{prefix}.{'attn' if name == 'mixer_norm.weight' else 'mlp'}.norm.weight"
     if layout.fused_mlp and name == "mlp.up_proj.weight":

@@ -8,12 +8,14 @@ from gated_deltanet.layers.attention import Attention
 from gated_deltanet.layers.deltanet import DeltaNet
 from gated_deltanet.layers.gated_deltanet import GatedDeltaNet
 from gated_deltanet.layers.hgrn2 import HGRN2
+from gated_deltanet.layers.linear_attention import LinearAttention
+from gated_deltanet.layers.mamba import Mamba
 from gated_deltanet.layers.mamba2 import Mamba2
 from gated_deltanet.layers.retnet import RetNet
 from gated_deltanet.models.config import ModelConfig
 
 from .accounting import need
-from .fla_config import FEATURES, TYPES
+from .fla_config import FEATURES, TYPES, WITHOUT_MLP
 
 
 def describe(config: ModelConfig, tokens: Mapping[str, Any], old: bool = False) -> dict[str, Any]:
@@ -24,11 +26,13 @@ def describe(config: ModelConfig, tokens: Mapping[str, Any], old: bool = False) 
         raise ValueError("the model has several mixers beside attention, FLA has one")
     main = others[0] if others else layers[0]
     model_type, values = mixer_values(main, config.d_model)
+    if model_type == "mamba" and config.d_ff:
+        model_type, values = "samba", samba_values(values, config)
     if not others and len(set(layers)) > 1:
         raise ValueError("the model has several kinds of attention, FLA's transformer has one")
-    if (model_type == "mamba2") == bool(config.d_ff):
+    if (model_type in WITHOUT_MLP) == bool(config.d_ff):
         raise ValueError(f"d_ff is {config.d_ff}, FLA's {model_type} has {'no' if config.d_ff else 'an'} MLP")
-    if model_type in ("mamba2", "hgrn2") and len(others) < len(layers):
+    if model_type in (*WITHOUT_MLP, "hgrn2") and len(others) < len(layers):
         raise ValueError(f"the model has attention beside {model_type}, which FLA cannot say")
     if others and len(others) < len(layers):
         values["attn"] = attention_specs(layers, config.d_model, old)
@@ -43,8 +47,18 @@ def describe(config: ModelConfig, tokens: Mapping[str, Any], old: bool = False) 
         "norm_eps": config.norm_eps,
         "tie_word_embeddings": config.tied,
     }
-    mlp = {"intermediate_size": config.d_ff, "hidden_act": "swish"} if config.d_ff else {}
-    return common | mlp | values | dict(tokens)
+    mlp = {"intermediate_size": config.d_ff} if config.d_ff and model_type != "samba" else {}
+    return common | mlp | ({"hidden_act": "swish"} if config.d_ff else {}) | values | dict(tokens)
+
+
+def samba_values(mamba: dict[str, Any], config: ModelConfig) -> dict[str, Any]:
+    """Mamba, or attention, with MLPs, whose width FLA derives from a ratio."""
+    if config.d_ff % 256:
+        raise ValueError(f"d_ff is {config.d_ff}, FLA's samba has multiples of 256 only")
+    names = {"dt_rank": "time_step_rank"}
+    return {names.get(name, name): value for name, value in mamba.items()} | {
+        "attn": None, "hidden_ratio": 1.5 * config.d_ff / config.d_model,
+    }  # fmt: skip
 
 
 def mixer_values(mixer: Mixer, d_model: int) -> tuple[str, dict[str, Any]]:
@@ -62,6 +76,16 @@ def mixer_values(mixer: Mixer, d_model: int) -> tuple[str, dict[str, Any]]:
     if isinstance(mixer, HGRN2):
         need(mixer, "FLA", d_k=d_model // mixer.n_heads, d_v=d_model // mixer.n_heads)
         return "hgrn2", {"num_heads": mixer.n_heads, "expand_ratio": mixer.d_k}
+    if isinstance(mixer, LinearAttention):
+        need(mixer, "FLA", feature_map="relu" if mixer.feature_map == "relu" else "elu+1")
+        ratios = {"expand_k": mixer.n_heads * mixer.d_k / d_model, "expand_v": mixer.n_heads * mixer.d_v / d_model}
+        features = {"feature_map": mixer.feature_map.removesuffix("+1")}
+        return "linear_attn", {"num_heads": mixer.n_heads, **ratios, **features}
+    if isinstance(mixer, Mamba):
+        if mixer.d_inner % d_model:
+            raise ValueError(f"Mamba is {mixer.d_inner} wide, FLA has whole multiples of d_model, {d_model}")
+        sizes = {"state_size": mixer.d_state, "conv_kernel": mixer.conv_size, "dt_rank": mixer.dt_rank}
+        return "mamba", sizes | {"expand": mixer.d_inner // d_model}
     if isinstance(mixer, Mamba2):
         inner = mixer.n_heads * mixer.d_v
         if inner % d_model:
@@ -74,11 +98,16 @@ def mixer_values(mixer: Mixer, d_model: int) -> tuple[str, dict[str, Any]]:
 
 
 def delta_values(mixer: GatedDeltaNet, d_model: int) -> tuple[str, dict[str, Any]]:
-    need(mixer, "FLA", out_norm=True, n_h=1, beta_bias=False, out_eps=None)
+    need(mixer, "FLA", out_norm=True, beta_bias=False, out_eps=None)
     if mixer.beta_max not in (1, 2):
         raise ValueError(f"{type(mixer).__name__}: beta_max is {mixer.beta_max}, FLA has 1 and 2")
     conv = {"use_short_conv": True, "conv_size": mixer.conv_size} if mixer.conv_size else {"use_short_conv": False}
     common = {"num_heads": mixer.n_heads, "use_gate": mixer.gate, "allow_neg_eigval": mixer.beta_max == 2, **conv}
+    if mixer.n_h > 1:
+        need(mixer, "FLA", feature_map="silu", qk_norm="l2", n_v_heads=None)
+        heads = {"head_dim": mixer.d_k, "expand_v": mixer.d_v / mixer.d_k, "num_householder": mixer.n_h}
+        gates = {"use_output_gate": common.pop("use_gate"), "use_forget_gate": mixer.decay}
+        return "gated_deltaproduct", common | heads | gates
     if mixer.decay:
         need(mixer, "FLA", feature_map="silu", qk_norm="l2")
         heads = {"head_dim": mixer.d_k, "expand_v": mixer.d_v / mixer.d_k, "num_v_heads": mixer.n_v_heads}
@@ -116,6 +145,8 @@ def attention_specs(layers: list[Mixer], d_model: int, old: bool) -> dict[str, A
 
 def check_old(model_type: str, values: dict[str, Any]) -> None:
     """What FLA did not have in December 2024."""
+    if model_type in ("mamba", "samba", "linear_attn", "gated_deltaproduct"):
+        raise ValueError(f"{model_type} is written as FLA has it now only, not as in December 2024")
     newer = [name for name in ("allow_neg_eigval", "num_v_heads") if values.get(name)]
     newer += ["use_short_conv=False"] if values.get("use_short_conv") is False else []
     if model_type == "gated_deltanet" and values["expand_v"] != int(values["expand_v"]):
