@@ -52,7 +52,8 @@ class Transformers:
         options = {name: value for name, value in asdict(self).items() if name not in ("json", "markdown", "out")}
         document = transformers(**options, track=partial(output.tracked, what="measuring"))
         new = [cell_of(row) for row in document["rows"]]
-        document["rows"] = [row for row in before if cell_of(row) not in new] + document["rows"]
+        rows = [row for row in before if cell_of(row) not in new] + document["rows"]
+        document["rows"] = sorted(rows, key=place)
         if self.out:
             output.write_results(self.out, NAME, document, *table(document))
         output.show_results(document, *table(document), NOTES, json=self.json, markdown=self.markdown)
@@ -67,6 +68,12 @@ def earlier(out: Path | None) -> list[dict[str, Any]]:
 
     file = out / f"{NAME}.json" if out else None
     return files.read_json(file)["rows"] if file and file.exists() else []
+
+
+def place(row: dict[str, Any]) -> tuple[int, ...]:
+    """In the order of the options, whenever it was measured."""
+    orders = {"model": Transformers.models, "dtype": Transformers.dtypes, "work": Transformers.work}
+    return tuple(order.index(row[name]) for name, order in orders.items())
 
 
 def cell_of(row: dict[str, Any]) -> tuple[Any, ...]:

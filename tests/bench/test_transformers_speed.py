@@ -74,6 +74,6 @@ def test_a_measurement_goes_on_in_its_folder(tmp_path, capsys):
         options = ["--dtypes", "float32", "--work", work, "--minutes", "0", "--layers", "4", "--out", str(tmp_path)]
         main(["bench", "transformers", "qwen3.5", *options])
     rows = json.loads((tmp_path / "transformers.json").read_text())["rows"]
-    assert [row["work"] for row in rows] == ["decode", "decode", "prefill 512", "prefill 512"]
+    assert [row["work"] for row in rows] == ["prefill 512", "prefill 512", "decode", "decode"]
     assert "prefill 512" in (tmp_path / "transformers.md").read_text()
     assert "× stock" in capsys.readouterr().out

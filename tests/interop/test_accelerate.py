@@ -327,6 +327,56 @@ def test_layers_that_hold_functions_are_accelerated_whenever_they_were_made(load
         assert layer.causal_conv1d_fn is None
 
 
+FLA = {
+    "fla/__init__.py": "",
+    "fla/ops/__init__.py": "",
+    "fla/ops/gated_delta_rule/__init__.py": "from . import backends",
+    "fla/ops/gated_delta_rule/backends.py": "from fla.backends import register",
+    "fla/backends.py": """
+class BaseBackend:
+    pass
+
+backends = {}
+
+def register(operation):
+    def decorator(cls):
+        backends.setdefault(operation, []).append(cls())
+        return cls
+    return decorator
+""",
+}
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_flas_own_function_is_ours_on_a_cpu(tmp_path, monkeypatch, before):
+    """By what FLA 0.6 asks of a backend, in a package of its name."""
+    for name, source in FLA.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.split(".")[0] == "fla"]:
+        monkeypatch.delitem(sys.modules, name)
+    if before:
+        importlib.import_module("fla.ops.gated_delta_rule")
+    acceleration = gated_deltanet.accelerate_transformers()
+    try:
+        importlib.import_module("fla.ops.gated_delta_rule")
+        (backend,) = sys.modules["fla.backends"].backends["gated_delta_rule"]
+        q = torch.nn.functional.normalize(random(2, 9, 2, 8), dim=-1)
+        g, beta = -q[..., 0].abs(), q[..., 1].sigmoid()
+        assert backend.chunk_gated_delta_rule_verifier(q, q, q, g, beta)[0]
+        assert not backend.chunk_gated_delta_rule_verifier(q.to("meta"))[0]
+        o, state = backend.chunk_gated_delta_rule(q, q, q, g, beta, scale=1.0, output_final_state=True)
+        expected = gated_delta_rule(q, q, q, g, beta)
+        torch.testing.assert_close((o, state), expected)
+    finally:
+        acceleration.undo()
+        names = [name for name in sys.modules if name.split(".")[0] == "fla"]
+        modules = {name: sys.modules.pop(name) for name in names}
+    assert not backend.chunk_gated_delta_rule_verifier(q)[0]
+    assert "fla.ops.gated_delta_rule.backends" in modules
+
+
 def test_a_rule_with_other_arguments_is_left_alone(accelerated, load):
     module = load("modeling_made_up_other", MODULE.replace("g, beta", "g"))
     assert "modeling_made_up_other" not in accelerated.modules

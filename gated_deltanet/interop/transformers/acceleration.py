@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from . import functions, rollback
+from . import fla_backend, functions, rollback
 
 RULE, RULE_TAKES = "torch_chunk_gated_delta_rule", ("query", "key", "value", "g", "beta")
 CONVOLUTIONS = {
@@ -45,13 +45,15 @@ class Acceleration(MetaPathFinder):
         self._before: list[tuple[Any, str, Any]] = []  # holder, name, what was there
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
-        spec = PathFinder.find_spec(fullname, path, target) if is_modeling(fullname) else None
+        spec = PathFinder.find_spec(fullname, path, target) if is_seen(fullname) else None
         if spec is None or not isinstance(spec.loader, SourceFileLoader):
             return None
         spec.loader = Loader(spec.loader.name, spec.loader.path)
         return spec
 
     def replace_in(self, module: ModuleType) -> None:
+        if module.__name__ == fla_backend.DOOR:
+            fla_backend.register(sys.modules["fla.backends"])
         replacements = replacements_in(module)
         if replacements and not self.modules:
             replacements += [*replacements_in_caches(), *replacements_in_torch()]
@@ -79,7 +81,7 @@ class Acceleration(MetaPathFinder):
 
 
 class Loader(SourceFileLoader):
-    """Of a modeling module that is imported while transformers is accelerated."""
+    """Of a module that is imported while transformers is accelerated."""
 
     def exec_module(self, module: ModuleType) -> None:
         super().exec_module(module)
@@ -105,7 +107,7 @@ def accelerate_transformers() -> Acceleration:
     functions.IN_FORCE.append(acceleration)
     try:
         for name, module in list(sys.modules.items()):
-            if is_modeling(name) and isinstance(module, ModuleType):
+            if is_seen(name) and isinstance(module, ModuleType):
                 acceleration.replace_in(module)
     except BaseException:
         acceleration.undo()
@@ -118,8 +120,9 @@ def in_force() -> Acceleration | None:
     return functions.IN_FORCE[0] if functions.IN_FORCE else None
 
 
-def is_modeling(name: str) -> bool:
-    return name.rpartition(".")[2].startswith("modeling_")
+def is_seen(name: str) -> bool:
+    """Whether a module may hold something to replace."""
+    return name.rpartition(".")[2].startswith("modeling_") or name == fla_backend.DOOR
 
 
 def replacements_in(module: ModuleType) -> list[Replacement]:
