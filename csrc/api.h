@@ -139,4 +139,12 @@ struct Linear {
     const int64_t *rows;        // linear_unpack: which of W, [M]; or NULL: the first M
     const Linear *next;         // linear: one more product of the same x, to be made with this one; or NULL
 };
+
+// linear_few_rows: y = x Wᵀ + bias, everything contiguous, all float or all bfloat16.
+struct LinearFewRows {
+    int64_t M, N, K, threads;
+    int64_t bfloat16;
+    const void *x, *weight, *bias;  // [M, K], [N, K], [N]; bias may be NULL
+    void *y;                        // [M, N]
+};
 }

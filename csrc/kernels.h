@@ -26,6 +26,7 @@
     X(cross_entropy, CrossEntropy)               \
     X(linear, Linear)                            \
     X(linear_unpack, Linear)                     \
+    X(linear_few_rows, LinearFewRows)            \
     X(decode_gates, Gates)                       \
     X(decode_turn, Turn)                         \
     X(decode_sigmoid_gate, SigmoidGate)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from native_recording import record, write
 from torch import Tensor
+from torch.nn.functional import linear as torch_linear
 from torch.nn.functional import one_hot
 
 TESTS = Path(__file__).parents[1] / "tests"
@@ -224,6 +225,8 @@ def linear_cases() -> Iterator[Case]:
         yield Case(f"linear, transposed, {M}×{N}×{K}", of_transposed, lambda x, w: x @ w, turned, training=False)
         for format in FORMATS:
             yield packed_linear(f"linear, {format}, {M}×{N}×{K}", ops.pack(weight, format), others)
+        few = {name: inputs[name] for name in ("x", "weight", "bias")}
+        yield Case(f"linear, few rows, {M}×{N}×{K}", linear_cpp.few_rows, torch_linear, few, training=False)
     weight = draw(1, 9, 7)["weight"]
     for format in FORMATS:
         packed = ops.pack(weight, format)

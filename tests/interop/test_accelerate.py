@@ -11,7 +11,7 @@ import torch
 from budget import assert_within_budget, relative_error
 
 import gated_deltanet
-from gated_deltanet.ops import gated_delta_rule, short_conv
+from gated_deltanet.ops import gated_delta_rule, native, short_conv
 
 pytest.importorskip("transformers")
 
@@ -67,6 +67,28 @@ def test_bfloat16_logits_err_no_more_than_stock():
         ours, oracle = model(batch).logits, stock(name, torch.bfloat16).double()(batch).logits
     assert ours.dtype == torch.bfloat16
     assert relative_error(ours, oracle) <= 1.5 * relative_error(theirs, oracle)
+
+
+@pytest.mark.skipif(native.unusable() is not None, reason=str(native.unusable()))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_few_rows_are_projected_by_ours(monkeypatch, dtype):
+    calls, real = [], functions.few_rows
+    monkeypatch.setattr(functions, "few_rows", lambda *operands: calls.append(operands) or real(*operands))
+    (name,), linear = some("qwen3_5_text"), torch.nn.Linear(13, 5).to(dtype)
+    stock(name, dtype)  # whose module is what is accelerated
+    few, many = random(1, 3, 13).to(dtype), random(5, 13).to(dtype)
+    with torch.no_grad():
+        expected = linear(few), linear(many)
+    with gated_deltanet.accelerate_transformers():
+        with torch.no_grad():
+            found = linear(few), linear(many)
+        assert len(calls) == 1
+        assert linear(few).requires_grad
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            linear(few)
+    assert len(calls) == 1
+    assert relative_error(found[0], expected[0]) < (1e-6 if dtype == torch.float32 else 1e-2)
+    assert torch.equal(found[1], expected[1])
 
 
 def test_bfloat16_projections_are_ours_where_torch_is_slow(monkeypatch):

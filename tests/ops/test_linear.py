@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gated_deltanet import ops
+from gated_deltanet.bench.budget import Yardstick
 from gated_deltanet.ops import linear, native, pack
 from gated_deltanet.ops.linear import BACKENDS, FORMATS, PackedWeight, Quantised, cpp, embedding_rows, quantise
 
@@ -155,6 +156,23 @@ def test_cpp_gives_the_bits_of_the_floats_a_packed_weight_stands_for(format):
     if format in ("float32", "bfloat16"):
         dense = linear(**inputs | {"weight": weight.to_dense()}, backend="cpp")
         assert torch.equal(linear(**inputs | {"weight": weight}, backend="cpp"), dense)
+
+
+@needs_native
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "shape", [(1, 7, 5), (2, 33, 31), (3, 64, 257), (4, 50, 128), (9, 40, 600), (4, 0, 6), (2, 5, 0)]
+)
+def test_cpp_few_rows_of_a_weight_as_it_is(shape, dtype):
+    inputs = random_inputs(*shape)
+    del inputs["added"]
+    inputs = cast(inputs, dtype)
+    together = cpp.few_rows(**inputs)
+    if shape[1]:
+        misses = Yardstick(reference, inputs, ()).misses({"output 0": together})
+        assert not misses, misses
+    for row, y in zip(inputs["x"], together, strict=True):
+        assert torch.equal(cpp.few_rows(row[None], inputs["weight"], inputs["bias"])[0], y)
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from gated_deltanet.ops import native
+
 from . import fla_backend, functions, rollback
 
 RULE, RULE_TAKES = "torch_chunk_gated_delta_rule", ("query", "key", "value", "g", "beta")
@@ -199,8 +201,8 @@ def replacements_in_caches() -> list[Replacement]:
 
 
 def replacements_in_torch() -> list[Replacement]:
-    """Where bfloat16 is slow, all of the process's nn.Linear multiply it by our op."""
-    if not functions.bfloat16_is_slow():
+    """All of the process's nn.Linear."""
+    if native.unusable() is not None:
         return []
     return [Replacement(nn.Linear, "forward", functions.linear_forward(nn.Linear.forward), "linear")]
 

@@ -16,10 +16,13 @@ from gated_deltanet.ops import gated_rms_norm, native, short_conv
 from gated_deltanet.ops.gated_delta_mix import BACKENDS as RULES_OF_UNIT_KEYS
 from gated_deltanet.ops.gated_delta_rule import BACKENDS as RULES
 from gated_deltanet.ops.gated_delta_rule import choose
+from gated_deltanet.ops.library import plain
 from gated_deltanet.ops.linear import linear
+from gated_deltanet.ops.linear.cpp import few_rows
 
 SILU = ("silu", "swish")
 READING = "gdn_reading"  # the attribute of a state that says how it came about
+FEW = 4  # rows of which a product only reads its weight
 IN_FORCE: list[Any] = []  # the acceleration that is, if one is
 
 
@@ -132,14 +135,20 @@ def norm_forward(own: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def linear_forward(own: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The forward of nn.Linear: `ops.linear` of bfloat16 on a CPU, its own for everything else."""
+    """The forward of nn.Linear on a CPU: of few rows without a gradient, whatever reads the weight fastest; of bfloat16
+    where torch is slow with it `ops.linear`; its own for everything else."""
+    slow = bfloat16_is_slow()
 
     @wraps(own)
     def forward(module: Any, x: Tensor) -> Tensor:
-        half = x.dtype == module.weight.dtype == torch.bfloat16 and not torch.is_autocast_enabled("cpu")
-        if not half or not taken(x) or torch.compiler.is_compiling():
+        weight, bias = module.weight, module.bias
+        if x.dtype != weight.dtype or not taken(x) or torch.is_autocast_enabled("cpu"):
             return own(module, x)
-        return linear(x, module.weight, module.bias)
+        if x.numel() <= FEW * x.shape[-1] and native.refusal(x) is None and plain(x, weight, bias):
+            return few_rows(x, weight, bias)
+        if slow and x.dtype == torch.bfloat16 and not torch.compiler.is_compiling():
+            return linear(x, weight, bias)
+        return own(module, x)
 
     return forward
 

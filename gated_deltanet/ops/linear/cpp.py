@@ -24,6 +24,13 @@ class Linear(ctypes.Structure):
     )
 
 
+class LinearFewRows(ctypes.Structure):
+    _fields_ = (
+        *((name, c_int64) for name in ("M", "N", "K", "threads", "bfloat16")),
+        *((name, c_void_p) for name in ("x", "weight", "bias", "y")),
+    )
+
+
 def forward(x, weight, bias, added, format, N):
     bias, added = (None if z is None else z.float().contiguous() for z in (bias, added))
     return product(x.float().contiguous(), bias, added, *readable(weight, format), N).to(x.dtype)
@@ -85,4 +92,14 @@ def unpack(weight: Tensor, format: str, N: int, K: int, rows: Tensor | None = No
     native.point(arguments, weight=weight, y=y, **({} if rows is None else {"rows": rows}))
     if y.numel():
         native.run("linear_unpack", arguments)
+    return y
+
+
+def few_rows(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`F.linear` of few rows at the speed of reading the weight as it is. All float32 or all bfloat16, contiguous."""
+    (N, K), M = weight.shape, x.shape[:-1].numel()
+    y = x.new_empty(*x.shape[:-1], N)
+    arguments = LinearFewRows(M, N, K, torch.get_num_threads(), x.dtype == torch.bfloat16)
+    native.point(arguments, x=x, weight=weight, y=y, **({} if bias is None else {"bias": bias}))
+    native.run("linear_few_rows", arguments)
     return y
