@@ -21,13 +21,16 @@ tokenizer = Tokenizer.from_file(str(args.folder / "tokenizer.json"))
 model = onnxruntime.InferenceSession(args.folder / "model.onnx")
 outputs = [x.name for x in model.get_outputs()]
 
-# Before the first token a state is zero, and keys and values (an axis "past") are of no token.
-types, sizes = {"tensor(float)": np.float32, "tensor(int64)": np.int64}, {"batch": 1, "past": 0}
-state = {
-    x.name: np.zeros([sizes.get(n, n) for n in x.shape], types[x.type])
-    for x in model.get_inputs()
-    if x.name != "tokens"
-}
+types = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
+
+
+def size(axis: int | str) -> int:
+    """Before the first token: of one sequence, and of keys and values of no token."""
+    return axis if isinstance(axis, int) else 1 if axis == "batch" else 0
+
+
+inputs = [x for x in model.get_inputs() if x.name != "tokens"]
+state = {x.name: np.zeros([size(axis) for axis in x.shape], types[x.type]) for x in inputs}
 
 ids = tokenizer.encode(args.prompt).ids
 read, start = ids, len(ids)

@@ -38,6 +38,7 @@ MIXERS = {
     "qwen35": (GatedDeltaNet(2, 8, 8, n_v_heads=4), Attention(4, 8, 2, rope_dims=4, qk_norm="head", gate=True)),
     "olmo": (GatedDeltaNet(3, 8, 8, out_eps=1e-3, beta_max=2.0), Attention(3, 8, qk_norm="all", post_norm=True)),
     "transformer": (Attention(3, 8), Attention(3, 8, 1, rope_theta=None)),
+    "windows": (Attention(3, 8, window=5), Attention(3, 8), Attention(2, 8, window=13)),
     "delta product": (GatedDeltaNet(2, 8, 6, n_v_heads=4, n_h=3), GatedDeltaNet(2, 8, 6, n_h=2, decay=False)),
     "no conv": (GatedDeltaNet(3, 8, 6, conv_size=None, feature_map="elu+1", qk_norm="l1", gate=False),),
     "bare": (GatedDeltaNet(3, 8, 6, conv_size=1, feature_map="relu", out_norm=False, beta_bias=True),),
@@ -83,8 +84,8 @@ class Runtime:
     def empty(self, batch: int) -> dict[str, torch.Tensor]:
         kinds = {onnx.TensorProto.FLOAT: torch.float32, onnx.TensorProto.INT64: torch.int64}
         types = {x.name: x.type.tensor_type for x in self.model.graph.input if x.name != "tokens"}
-        sizes = {"batch": batch, "past": 0}
-        shapes = {n: [sizes.get(d.dim_param, d.dim_value) for d in t.shape.dim] for n, t in types.items()}
+        sizes = {"": None, "batch": batch}  # of named axes; the others, of keys and values, are of no token
+        shapes = {n: [sizes.get(d.dim_param, 0) or d.dim_value for d in t.shape.dim] for n, t in types.items()}
         return {name: torch.zeros(shape, dtype=kinds[types[name].elem_type]) for name, shape in shapes.items()}
 
     def __call__(self, tokens, state=None):

@@ -29,6 +29,8 @@ class Dialect(NamedTuple):
 
 @dataclass
 class Graph:
+    """What becomes one. Of a loop over tokens, what one token does."""
+
     config: ModelConfig
     shapes: Shapes  # of our tensors
     dialect: Dialect
@@ -136,7 +138,7 @@ class Scope(NamedTuple):
         return self.graph.weight(self.prefix + name, self.shape(name), lambda w: w, self.prefix + name)
 
     def past(self, name: str, *shape: int | str) -> str:
-        """What the layer knows of the tokens before: [B, …]. Zeros, or with an axis "past" nothing, at the start."""
+        """What the layer knows of the tokens before: [B, …]. Zeros, or with an axis "past…" nothing, at the start."""
         return self.graph.input(f"{PAST}{self.layer}.{name}", TensorProto.FLOAT, ["batch", *shape])
 
     def present(self, name: str, x: str, *shape: int | str) -> None:

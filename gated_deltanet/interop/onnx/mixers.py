@@ -175,6 +175,7 @@ def split(g: Graph, x: str, *sizes: int) -> list[str]:
 def attention(s: Scope, c: Attention, x: str) -> str:
     """Keys and values of the tokens before come oldest first; with a window, of the last so many."""
     g, shape = s.graph, (c.H_kv, c.d_head)
+    kept = f"_{c.window}" if c.window else ""  # axes of other windows are of other lengths
     q, k, v = (s.linear(f"{name}_proj", x) for name in "qkv")
     if c.qk_norm != "none":
         q, k = (
@@ -186,8 +187,8 @@ def attention(s: Scope, c: Attention, x: str) -> str:
         q, k = (rotated(g, z, n, c.rope_theta, dims) for z, n in ((q, c.n_heads), (k, c.H_kv)))
     seen = []
     for name, z in (("k", k), ("v", v)):
-        z = g.op("Concat", s.past(name, "past", *shape), g.reshape(z, 0, 0, *shape), axis=1)
-        s.present(name, g.take(z, 1, -c.window, 2**31) if c.window else z, "present", *shape)
+        z = g.op("Concat", s.past(name, f"past{kept}", *shape), g.reshape(z, 0, 0, *shape), axis=1)
+        s.present(name, g.take(z, 1, -c.window, 2**31) if c.window else z, f"present{kept}", *shape)
         seen.append(g.reshape(z, 0, 0, c.H_kv * c.d_head))
     mask = g.once(("mask", c.window), lambda: visible(g, x, seen[0], c.window))
     o = g.op("Attention", q, *seen, mask, q_num_heads=c.n_heads, kv_num_heads=c.H_kv)
