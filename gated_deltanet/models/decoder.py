@@ -1,7 +1,8 @@
 """A token of a model with packed weights as one call of native code: kernels and buffers are laid out once.
 
 What a token does is the same each time: the same kernels on the same buffers. So their arguments are made once, and one
-call runs them all. The state lies in buffers of the decoder's own and is updated in place.
+call runs them all. The state lies in buffers of the decoder's own and is updated in place. Several tokens of a sequence
+are one call, too: their products share one pass over the weights, and have the bits of single tokens.
 """
 
 import ctypes
@@ -10,6 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from gated_deltanet.layers.attention import AttentionMixer
@@ -20,7 +22,7 @@ from gated_deltanet.layers.packed import Packed, PackedEmbedding
 from gated_deltanet.ops import KVCache, native
 from gated_deltanet.ops.attention.cpp import Attention, arguments
 from gated_deltanet.ops.gated_rms_norm.cpp import RmsNorm
-from gated_deltanet.ops.linear import pack
+from gated_deltanet.ops.linear import PackedWeight, pack
 from gated_deltanet.ops.linear.cpp import FORMATS, Linear
 from gated_deltanet.ops.packing import even_ends
 from gated_deltanet.ops.rotary import table
@@ -59,6 +61,9 @@ class Call(ctypes.Structure):
     _fields_ = (("kernel", c_void_p), ("arguments", c_void_p))
 
 
+AHEAD = 16  # tokens of a sequence in one call, at most
+
+
 def supports(model: CausalLM) -> bool:
     """Whether every part of the model is packed, or has a kernel of its own, on this machine."""
     if not isinstance(model.embedding, PackedEmbedding) or native.refusal(model.norm.weight) is not None:
@@ -66,6 +71,12 @@ def supports(model: CausalLM) -> bool:
     if any(x.dtype != torch.float32 for x in model.parameters()):
         return False
     return all(isinstance(block, Block) and not block.post_norm and takes(block.mixer) for block in model.layers)
+
+
+def most_ahead(model: CausalLM) -> int:
+    """Tokens that `Decoder.look` takes at most: no more than any window, whose slots they are written to."""
+    windows = (getattr(mixer, "window", None) for mixer in model.config.mixers)
+    return min([AHEAD, *(window for window in windows if window is not None)])
 
 
 def takes(mixer: Any) -> bool:
@@ -77,26 +88,26 @@ def takes(mixer: Any) -> bool:
 
 
 class Decoder:
-    """N sequences that grow by a token at a time.
+    """N sequences that grow by a token at a time, or one that grows by several.
 
-    `step` reads one each; `load` takes over a state; `state` is what the steps change, `snapshot` a copy of it.
+    `step` reads a token each. `look` tells what the head reads of the next few tokens of a sequence, and `take` then
+    reads the first of them, or all. `load` takes over a state; `state` is what they change, `snapshot` a copy of it.
     """
 
     def __init__(self, model: CausalLM, state: State):
         self.model, self.threads = model, torch.get_num_threads()
         self.N = len(next(tensors(state)))
         self.library = native.library()
-        self.calls: list[tuple[str, ctypes.Structure]] = []
-        self.kept: list[Any] = []  # what the calls point to
-        self.caches: list[tuple[int, Attention, list[Turn], Any]] = []  # layer, its calls, its config
-        self.steps, self.done = 0, c_int64(0)  # of tokens: counted here, and by the native code
-        self.tokens = torch.zeros(self.N, dtype=torch.int64)
+        self.steps, self.done = 0, c_int64(0)  # changes of the state: counted here, and by the native code
         self.length = torch.zeros(self.N, dtype=torch.int64)
         self.state: list[Any] = [own(layer) for layer in state]
         self._share_length()
-        self.positions = positions_for(self.length)  # that tables of turns have
-        self._lay_out()
-        self.program = self._program()
+        self.positions = positions_for(self.length, 1)  # that tables of turns have
+        self.small: dict[Any, PackedWeight] = {}  # weights packed here, by their modules
+        self.passes: dict[int, Pass] = {}  # by the tokens to look at; 0: a step
+        self.unread: dict[Any, Tensor] = {}  # states that nobody wants, by their shapes
+        self.looked: Pass | None = None  # at tokens that can be taken
+        self.taken = 0  # of these; the state follows in `settle`
 
     def fits(self, state: State) -> bool:
         """Whether the buffers can take over this state: as many sequences, caches no larger, the same threads."""
@@ -108,26 +119,68 @@ class Decoder:
     @torch.inference_mode()
     def load(self, state: State) -> None:
         """Copies a state that `fits`."""
+        self.looked, self.taken = None, 0
         for x, y in zip(tensors(tuple(state)), tensors(tuple(self.state)), strict=True):
             (y if x.shape == y.shape else y[:, : x.shape[1]]).copy_(x)
 
     @torch.inference_mode()
     def step(self, tokens: Tensor) -> Tensor:
         """What the head reads, [N, d_model], of one more token each. tokens: [N]."""
-        self.tokens.copy_(tokens)
-        if self.caches:
-            self._make_room()
-        try:
-            self.library.gdn_run(self.program, len(self.calls), ctypes.byref(self.done))
-        finally:  # an interruption meanwhile is seen here, when all is done
-            if self.steps < self.done.value:
-                self.steps += 1
-                self.length += 1
-        return self.hidden.clone()
+        self.settle()
+        now = self._pass(0)
+        now.tokens.copy_(tokens)
+        self._advance(now.reading, 1)
+        return now.hidden.clone()
+
+    @torch.inference_mode()
+    def look(self, tokens: Tensor) -> Tensor:
+        """What the head reads of the next tokens of one sequence, [T, d_model]. tokens: [T], at most `most_ahead`."""
+        self.settle()
+        now = self._pass(len(tokens))
+        now.tokens.copy_(tokens)
+        torch.add(self.length, torch.arange(len(tokens)), out=now.lengths)
+        now.save_slots()
+        self.looked = now
+        self.library.gdn_run(now.reading, len(now.reading), ctypes.byref(c_int64(0)))
+        return now.hidden.clone()
+
+    def take(self, n: int) -> None:
+        """Read the next n of the tokens looked at, of which there are `left`."""
+        self.taken += n
+
+    @property
+    def left(self) -> int:
+        return len(self.looked.tokens) - self.taken if self.looked else 0
+
+    @property
+    def hidden(self) -> Tensor:
+        """What the head reads of the token that was read or taken last, [N, d_model]."""
+        return self.looked.hidden[self.taken - 1][None] if self.looked and self.taken else self.passes[0].hidden
+
+    @torch.inference_mode()
+    def settle(self) -> None:
+        """Bring the state to the tokens taken. Others that were looked at cannot be taken any more."""
+        if self.looked is not None:
+            self.looked.restore_slots(self.taken)
+            if self.taken:
+                self.looked.ends[1] = self.taken
+                self._advance(self.looked.taking, self.taken)
+            self.looked = None
 
     def snapshot(self) -> State:
         """A copy of the state, which nothing changes."""
+        self.settle()
         return tuple(map_state(Tensor.clone, layer) for layer in self.state)
+
+    def _advance(self, calls: Any, tokens: int) -> None:
+        """Run what changes the state. An interruption meanwhile is seen at the end, when all is done."""
+        try:
+            self.library.gdn_run(calls, len(calls), ctypes.byref(self.done))
+        finally:
+            if self.steps < self.done.value:
+                self.steps += 1
+                self.length += tokens
+                self.looked, self.taken = None, 0
 
     def _share_length(self) -> None:
         """All caches are as long: they have one tensor for it."""
@@ -136,26 +189,86 @@ class Decoder:
                 self.length.copy_(layer.length)
                 self.state[i] = layer._replace(length=self.length)
 
-    def _make_room(self) -> None:
-        """A cache of full attention that is full becomes twice as large; so does a table of positions."""
-        longest = int(self.length.max())
-        for i, call, turns, config in self.caches:
-            cache = self.state[i]
-            if config.window is None and longest >= cache.k.shape[1]:
-                k, v = (torch.cat([x, torch.zeros_like(x)], 1) for x in cache[:2])
-                self.state[i] = KVCache(k, v, self.length)
-                call.capacity, call.k_cache, call.v_cache = k.shape[1], k.data_ptr(), v.data_ptr()
-            if turns and longest >= self.positions:
-                self._point_turns(turns, config)
-        if longest >= self.positions:
-            self.positions = positions_for(self.length)
+    def _pass(self, ahead: int) -> "Pass":
+        """With room for its tokens. ahead: how many; 0: one of each sequence."""
+        self._make_room(ahead or 1)
+        if ahead not in self.passes:
+            self.passes[ahead] = Pass(self, ahead)
+        return self.passes[ahead]
 
-    def _program(self) -> Any:
-        array = (Call * len(self.calls))()
-        for entry, (kernel, structure) in zip(array, self.calls, strict=True):
-            entry.kernel = ctypes.cast(getattr(self.library, f"gdn_{kernel}"), c_void_p).value
-            entry.arguments = ctypes.addressof(structure)
-        return array
+    def _make_room(self, tokens: int) -> None:
+        """A cache of full attention that is too small becomes twice as large; so does a table of positions."""
+        caches = [i for i, layer in enumerate(self.state) if isinstance(layer, KVCache)]
+        if not caches:
+            return
+        needed, grown = int(self.length.max()) + tokens, False
+        for i in caches:
+            config: Any = self.model.config.mixer(i)
+            k, v, _ = self.state[i]
+            if config.window is None and needed > k.shape[1]:
+                more = (0, 0, 0, 0, 0, max(k.shape[1], tokens))
+                self.state[i], grown = KVCache(F.pad(k, more), F.pad(v, more), self.length), True
+        if needed > self.positions:
+            self.positions, grown = positions_for(self.length, tokens), True
+        if grown:
+            for each in self.passes.values():
+                each.point(self.positions)
+
+
+class Pass:
+    """The calls of native code for a token of each of N sequences, which update the state: `reading`.
+
+    Or for `ahead` tokens of one: `reading` leaves the state alone, and `taking` goes over the first ends[1] tokens
+    again to update it. That is convolutions and rules only, which read no weights.
+    """
+
+    def __init__(self, decoder: Decoder, ahead: int):
+        self.model, self.state, self.threads = decoder.model, decoder.state, decoder.threads
+        self.small, self.unread = decoder.small, decoder.unread
+        self.ahead, self.N = ahead, ahead or decoder.N  # rows
+        self.calls: list[tuple[str, ctypes.Structure]] = []
+        self.again: list[tuple[str, ctypes.Structure]] = []  # to take tokens
+        self.kept: list[Any] = []  # what the calls point to
+        self.caches: list[tuple[int, list[Attention], list[Turn], Any]] = []  # layer, its calls, its config
+        self.saved: list[tuple[Tensor, Tensor, Tensor]] = []  # a cache, slots of it, what they held
+        self.tokens = torch.zeros(self.N, dtype=torch.int64)
+        self.lengths = torch.zeros(ahead, dtype=torch.int64) if ahead else decoder.length
+        self.ends = torch.tensor([0, ahead])
+        self._lay_out()
+        self.point(decoder.positions)
+        self.reading, self.taking = (program(decoder.library, calls) for calls in (self.calls, self.again))
+
+    def point(self, positions: int) -> None:
+        """At caches and tables of positions, where they are now."""
+        for i, calls, turns, config in self.caches:
+            k, v, _ = self.state[i]
+            for call in calls:
+                call.capacity, call.k_cache, call.v_cache = k.shape[1], k.data_ptr(), v.data_ptr()
+            if turns:
+                angles = table(positions, config.rope_dims or config.d_head, config.rope_theta)
+                self.kept.append(angles)
+                for call in turns:
+                    call.turns = angles.data_ptr()
+
+    def save_slots(self) -> None:
+        """What the tokens looked at overwrite in the caches of windows. Others are empty there."""
+        self.saved = []
+        for i, _, _, config in self.caches:
+            if config.window is not None:
+                slots = self.lengths % config.window
+                self.saved += [(x, slots, x[:, slots]) for x in self.state[i][:2]]
+
+    def restore_slots(self, taken: int) -> None:
+        """Of the tokens that are not taken."""
+        if taken == self.ahead:
+            return
+        for x, slots, old in self.saved:
+            x[:, slots[taken:]] = old[:, taken:]
+        first = int(self.lengths[taken]) if self.caches else 0
+        for i, _, _, config in self.caches:
+            if config.window is None:
+                for x in self.state[i][:2]:
+                    x[:, first : first + self.ahead - taken] = 0
 
     def _call(self, kernel: str, structure: Any, **operands: Tensor) -> Any:
         for name, x in operands.items():
@@ -167,6 +280,15 @@ class Decoder:
                 setattr(structure, name, x.data_ptr())
         self.calls.append((kernel, structure))
         return structure
+
+    def _goes_on(self, kernel: str, call: Any, state: Tensor) -> None:
+        """This call goes on from a state, and writes the one after it: over it, or where nobody reads it."""
+        call.state = call.last_state = state.data_ptr()
+        if self.ahead:
+            again = type(call).from_buffer_copy(call)  # what else it writes is there already
+            again.ends = self.ends.data_ptr()
+            self.again.append((kernel, again))
+            call.last_state = self.unread.setdefault(state.shape, torch.empty_like(state)).data_ptr()
 
     def _lay_out(self) -> None:
         model, N = self.model, self.N
@@ -213,7 +335,7 @@ class Decoder:
 
     def _arguments(self, module: Any, x: Tensor, **given: Tensor) -> tuple[Linear, Tensor]:
         """Of a projection's product, and where it goes."""
-        packed = module.packed_weight if isinstance(module, Packed) else pack(module.weight.detach(), "float32")
+        packed = module.packed_weight if isinstance(module, Packed) else self._small(module)
         N, K = packed.shape
         y = torch.empty(self.N, N)
         bias = getattr(module, "bias", None)
@@ -223,6 +345,12 @@ class Decoder:
         native.point(call, **given)
         return call, y
 
+    def _small(self, module: Any) -> PackedWeight:
+        """The weight of a projection that is not packed."""
+        if module not in self.small:
+            self.small[module] = pack(module.weight.detach(), "float32")
+        return self.small[module]
+
     def _mlp(self, mlp: MLP, x: Tensor, residual: Tensor) -> Tensor:
         gate, up = self._linears(x, mlp.gate_proj, mlp.up_proj)
         y = torch.empty_like(up)
@@ -230,14 +358,17 @@ class Decoder:
         return self._linear(mlp.out_proj, y, residual)
 
     def _conv(self, conv: Any, x: Tensor, state: Tensor) -> Tensor:
-        (D, K), y, ends = conv.weight.shape, torch.empty_like(x), even_ends(self.N, 1)
+        (D, K), y = conv.weight.shape, torch.empty_like(x)
         taps = conv.weight.detach().mT.contiguous()
-        structure = ShortConv(self.N, D, K, self.threads, False, True)
+        structure = ShortConv(len(state), D, K, self.threads, False, True)
         given = {} if conv.bias is None else {"bias": conv.bias}
-        self._call(
-            "short_conv_forward", structure, ends=ends, x=x, taps=taps, state=state, y=y, last_state=state, **given
-        )
+        call = self._call("short_conv_forward", structure, ends=self._ends(), x=x, taps=taps, y=y, **given)
+        self._goes_on("short_conv_forward", call, state)
         return y
+
+    def _ends(self) -> Tensor:
+        """Of the sequences that the rows are."""
+        return even_ends(1, self.ahead) if self.ahead else even_ends(self.N, 1)
 
     def _gated_deltanet(self, i: int, mixer: Any, x: Tensor, residual: Tensor) -> Tensor:
         c, state = mixer.config, self.state[i]
@@ -254,14 +385,15 @@ class Decoder:
         keys, values, each = (
             native.Rows(None, heads * d, d) for heads, d in ((c.n_heads, c.d_k), (c.H_v, c.d_v), (c.H_v, 1))
         )
-        ends = even_ends(self.N, 1)
+        ends = self._ends()
         rule = native.rule(q.view(self.N, c.n_heads, c.d_k), (keys, keys, values, each, each), state.S, ends, True)
-        rule.o, rule.last_state = values, state.S.data_ptr()
+        rule.o = values
         for name, z in (("q", q), ("k", k), ("v", v), ("log_alpha", both[0]), ("beta", both[1]), ("o", o)):
             getattr(rule, name).data = z.data_ptr()
             self.kept.append(z)
         self.kept.append(ends)
         self.calls.append(("gated_delta_rule_recurrent_forward", rule))
+        self._goes_on("gated_delta_rule_recurrent_forward", rule, state.S)
         return self._linear(mixer.out_proj, self._norm(mixer.out_norm, o, gate), residual)
 
     def _attention(self, i: int, mixer: Any, x: Tensor, residual: Tensor) -> Tensor:
@@ -273,15 +405,14 @@ class Decoder:
         turns = [] if c.rope_theta is None else [self._turn(c, z) for z in (q, k)]
         q, k, v = (z.view(self.N, -1, c.d_head) for z in (q, k, v))
         o, cache = torch.empty_like(q), self.state[i]
-        call = arguments(q, k, v, cache.k, c.window)
-        for name, z in (("q", q), ("k", k), ("v", v), ("o", o)):
-            setattr(call, name, native.Rows(z.data_ptr(), z.stride(0), z.stride(1)))
-        call.lengths, call.k_cache, call.v_cache = (z.data_ptr() for z in (self.length, cache.k, cache.v))
-        self.calls.append(("attention_step", call))
+        calls = [arguments(q, k, v, cache.k, c.window) for _ in range(self.ahead or 1)]
+        for t, call in enumerate(calls):  # a step of each sequence, or one after another
+            for name, z in (("q", q), ("k", k), ("v", v), ("o", o)):
+                setattr(call, name, native.Rows(z[t].data_ptr(), z.stride(0), z.stride(1)))
+            call.lengths = self.lengths[t:].data_ptr()
+            self.calls.append(("attention_step", call))
         self.kept += [q, k, v, o]
-        self.caches.append((i, call, turns, c))
-        if turns:
-            self._point_turns(turns, c)
+        self.caches.append((i, calls, turns, c))
         o = o.view(self.N, -1)
         for gate in gates:
             self._call("decode_sigmoid_gate", SigmoidGate(o.numel(), self.threads), gate=gate, y=o)
@@ -290,14 +421,16 @@ class Decoder:
     def _turn(self, c: Any, x: Tensor) -> Turn:
         dims = c.rope_dims or c.d_head
         call = Turn(self.N, x.shape[1] // c.d_head, c.d_head, dims, self.threads)
-        return self._call("decode_turn", call, lengths=self.length, y=x)
+        return self._call("decode_turn", call, lengths=self.lengths, y=x)
 
-    def _point_turns(self, turns: list[Turn], c: Any) -> None:
-        """At a table of more positions than any sequence has, up to twice as many."""
-        angles = table(positions_for(self.length), c.rope_dims or c.d_head, c.rope_theta)
-        self.kept.append(angles)
-        for call in turns:
-            call.turns = angles.data_ptr()
+
+def program(library: Any, calls: list[tuple[str, ctypes.Structure]]) -> Any:
+    """As `gdn_run` takes it. The calls must stay alive."""
+    array = (Call * len(calls))()
+    for entry, (kernel, structure) in zip(array, calls, strict=True):
+        entry.kernel = ctypes.cast(getattr(library, f"gdn_{kernel}"), c_void_p).value
+        entry.arguments = ctypes.addressof(structure)
+    return array
 
 
 def own(layer: Any) -> Any:
@@ -305,5 +438,6 @@ def own(layer: Any) -> Any:
     return map_state(lambda x: x.clone(memory_format=torch.contiguous_format), layer)
 
 
-def positions_for(length: Tensor) -> int:
-    return 1 << int(length.max() + 1).bit_length()
+def positions_for(length: Tensor, more: int) -> int:
+    """More than any sequence has with so many tokens more, up to twice as many."""
+    return 1 << (int(length.max()) + more).bit_length()

@@ -1,5 +1,6 @@
 """Continue prompts: one as a stream, in a session that then holds it; or many of unequal length at once."""
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -9,9 +10,12 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from .decoder import Decoder, supports
+from .draft import Ahead, ModelDraft, PromptDraft
+from .draft import check as check_draft
+from .draft import make as make_draft
 from .model import CausalLM, State
 from .sampling import Sampling, draw
-from .session import Session
+from .session import Point, Session, Snapshot
 from .state import last, map_state
 
 
@@ -67,30 +71,49 @@ def stream(
     *,
     tokenizer: Tokenizer | None = None,
     end: int | None = None,
+    draft: CausalLM | str | None = None,
 ) -> Iterator[Piece]:
     """Read the prompt (which may be empty if something was read before) and draw tokens, one piece each.
 
     end: the token that ends a text, not read. When a piece arrives, the session has read its token: it can be
     continued at any time. The repetition penalty is for tokens of the prompt and of the completion.
+    draft: what guesses at the tokens, so that several can be read at once (`draft.py`): a smaller model of the same
+    vocabulary, or "prompt": what stood before is expected again. The tokens are the same as without, but those drawn
+    with a model's guesses, which are distributed as without.
     """
-    writer, generators = Writer(prompt, sampling, tokenizer, end), row_generators(sampling, 1)
+    guesser = None if draft is None else make_draft(draft, session, prompt)
+    writer, (generator,) = Writer(prompt, sampling, tokenizer, end), row_generators(sampling, 1)
     logits = session.read(torch.tensor([list(prompt)])) if len(prompt) else session.logits
     if len(logits) != 1:
         raise ValueError(f"the session is of {len(logits)} sequences, expected one")
+    yield from written(session, logits, prompt, sampling, writer, generator, guesser)
+
+
+def written(
+    session: Session,
+    logits: Tensor,
+    prompt: Sequence[int],
+    sampling: Sampling,
+    writer: Writer,
+    generator: torch.Generator,
+    guesser: PromptDraft | ModelDraft | None,
+) -> Iterator[Piece]:
+    """The pieces of a stream behind a prompt that was read. logits: [1, vocab_size], of what follows it."""
     seen = seen_tokens([prompt], logits, sampling)
+    ahead = None if guesser is None else Ahead(session, guesser, sampling, generator, seen)
     reason = None
     while reason is None:
-        token = draw(logits, sampling, generators, seen)
+        token = draw(logits, sampling, [generator], seen) if ahead is None else ahead.draw(logits)
         piece = writer.push(int(token))
-        if piece.token != end:
+        mark(seen, token)
+        if piece.token != writer.end:
             length = session.length
             try:
-                logits = session.read(token[:, None])
+                logits = session.read(token[:, None]) if ahead is None else ahead.read(token)
             except KeyboardInterrupt:
                 if session.length > length:  # it came when the token had been read
                     yield piece
                 raise
-        mark(seen, token)
         reason = piece.reason
         yield piece
 
@@ -103,14 +126,26 @@ def generate(
     *,
     tokenizer: Tokenizer | None = None,
     end: int | None = None,
+    draft: CausalLM | str | None = None,
 ) -> list[Completion]:
     """Continue prompts, all at once: they are read as one packed row, and each step draws a token for every one.
 
     Row i draws from a generator of its own, seeded with seed + i: what it draws does not depend on the others.
+    draft: as `stream` takes it. Then one prompt is continued after another, with the same tokens.
     """
+    if draft is not None:
+        check_draft(draft, model)
     writers = [Writer(prompt, sampling, tokenizer, end) for prompt in prompts]
     rows, generators = list(range(len(prompts))), row_generators(sampling, len(prompts))
-    logits, state = read_packed(model, prompts)
+    x, state = read_packed(model, prompts)
+    if draft is not None:
+        for i, (prompt, writer) in enumerate(zip(prompts, writers, strict=True)):
+            session = Session(model)
+            session.restore(Snapshot(model, Point(len(prompt), *map_state(lambda z, i=i: z[[i]], (state, x))), ()))
+            guesser = make_draft(draft, session, prompt)
+            deque(written(session, session.logits, prompt, sampling, writer, generators[i], guesser), maxlen=0)
+        return [writer.completion() for writer in writers]
+    logits = model.logits(x)
     seen = seen_tokens(prompts, logits, sampling)
     step = Steps(model, state)
     while True:
@@ -149,14 +184,14 @@ class Steps:
 
 
 def read_packed(model: CausalLM, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, tuple]:
-    """The logits of what follows each prompt, [N, vocab_size], and the state of N sequences."""
+    """What the head reads of each prompt's last token, [N, d_model], and the state of N sequences."""
     if not len(prompts) or not all(map(len, prompts)):
         raise ValueError(f"prompts are of {list(map(len, prompts))} tokens, expected at least one in every prompt")
     device = model.device
     row = torch.tensor([[token for prompt in prompts for token in prompt]], device=device)
     cu_seqlens = F.pad(torch.tensor(list(map(len, prompts))).cumsum(0), (1, 0)).to(device)
     x, state = model.hidden(row, cu_seqlens=cu_seqlens)
-    return model.logits(last(x, cu_seqlens)), state
+    return last(x, cu_seqlens), state
 
 
 def row_generators(sampling: Sampling, rows: int) -> list[torch.Generator]:

@@ -51,15 +51,27 @@ def draw(logits: Tensor, sampling: Sampling, generators: Sequence[torch.Generato
 
     logits: [N, vocab_size]. seen: [N, vocab_size], true for tokens the repetition penalty is for; None: none.
     """
+    logits = penalised(logits, sampling, seen)
+    if sampling.temperature == 0:
+        return logits.argmax(-1)
+    return inverse_cdf(warped(logits, sampling).softmax(-1), uniform(generators).to(logits.device))
+
+
+def probabilities(logits: Tensor, sampling: Sampling, seen: Tensor | None) -> Tensor:
+    """What `draw` draws from, [N, vocab_size], if not greedily."""
+    return warped(penalised(logits, sampling, seen), sampling).softmax(-1)
+
+
+def uniform(generators: Sequence[torch.Generator]) -> Tensor:
+    """A number in [0, 1) of each: [N] float64."""
+    return torch.stack([torch.rand((), dtype=torch.float64, generator=g) for g in generators])
+
+
+def penalised(logits: Tensor, sampling: Sampling, seen: Tensor | None) -> Tensor:
     logits = logits.float()
     if bool(logits.isnan().any()):
         raise ValueError("logits hold NaN, expected numbers: there is nothing to draw from")
-    if seen is not None:
-        logits = repetition_penalty(logits, seen, sampling.repetition_penalty)
-    if sampling.temperature == 0:
-        return logits.argmax(-1)
-    uniform = torch.stack([torch.rand((), dtype=torch.float64, generator=g) for g in generators])
-    return inverse_cdf(warped(logits, sampling).softmax(-1), uniform.to(logits.device))
+    return logits if seen is None else repetition_penalty(logits, seen, sampling.repetition_penalty)
 
 
 def warped(logits: Tensor, sampling: Sampling) -> Tensor:

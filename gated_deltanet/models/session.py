@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from . import session_file
-from .decoder import Decoder, supports
+from .decoder import Decoder, most_ahead, supports
 from .model import CausalLM, State
 from .session_file import Fingerprint
 from .state import tensors
@@ -52,7 +52,7 @@ class Session:
         self._now: Point = Point()
         self._past: tuple[Append, ...] = ()
         self._fingerprint = Fingerprint()
-        self._steps = supports(model)  # whether tokens one by one are a decoder's
+        self._few = most_ahead(model) if supports(model) else 0  # tokens at once that are a decoder's
         self._decoder: Decoder | None = None
         self._held: Point | None = None  # whose state the decoder's buffers hold
 
@@ -91,13 +91,49 @@ class Session:
         """
         tokens = torch.as_tensor(tokens)
         rows = self._rows(tokens)
-        if self._is_step(rows):
+        if self._is_few(rows):
             self._run(rows)
         else:
             with self._all_or_nothing():
                 for piece in rows.split(PIECE, 1):
                     self._run(piece)
         return self.logits.view(*tokens.shape[:-1], -1)
+
+    def look(self, tokens: Tensor | Sequence[int]) -> Tensor:
+        """The logits of each one's successor, [L, vocab_size], without reading the tokens: `take` reads the first of
+        them, or all. They have the bits of tokens appended one by one, and take one pass over the weights.
+
+        It is for one sequence that has begun, and at most `most_ahead` tokens.
+        """
+        rows = self._rows(torch.as_tensor(tokens))
+        if not self._is_few(rows) or len(rows) > 1 or rows.shape[1] > self.most_ahead:
+            expected = f"1 to {self.most_ahead} behind others of one sequence (`most_ahead` tells why)"
+            raise ValueError(f"look: tokens is {list(rows.shape)}, expected {expected}")
+        with torch.inference_mode():
+            return self.model.logits(self._look(rows[0]))
+
+    def take(self, n: int) -> None:
+        """Read the next n of the tokens looked at, of which there are `ahead`."""
+        if isinstance(n, bool) or not isinstance(n, int) or not 0 < n <= self.ahead:
+            raise ValueError(f"take: n is {n!r}, expected 1 to {self.ahead}, the tokens looked at and not taken")
+        assert self._decoder is not None
+        taken = self._decoder.taken
+        try:
+            self._decoder.take(n)
+        finally:
+            if self._decoder.taken > taken:
+                self._now = self._held = Point(self.length + n, None, self._decoder.hidden.clone())
+
+    @property
+    def ahead(self) -> int:
+        """Tokens that were looked at and can be taken: none any more when the session has been used otherwise."""
+        return self._decoder.left if self._decoder is not None and self._held is self._now else 0
+
+    @property
+    def most_ahead(self) -> int:
+        """How many tokens `look` takes. None unless the model has packed weights, Gated DeltaNet and attention layers
+        only and native kernels here, and nothing is kept for `rollback`, which needs the state between any two."""
+        return 0 if self.keep else self._few
 
     def snapshot(self) -> Snapshot:
         """To come back to with `restore`, as often as one likes, in this session or another of the same model."""
@@ -156,10 +192,13 @@ class Session:
     @torch.inference_mode()
     def _run(self, rows: Tensor) -> Tensor:
         """One append of [N, L]. What the head reads, [N, L, d_model]."""
-        step = self._is_step(rows)
-        before = self._point() if self.keep or not step else self._now
-        if step:
+        few = self._is_few(rows)
+        before = self._point() if self.keep or not few else self._now
+        if few and rows.shape[1] == 1:
             x = self._step(rows[:, 0])[:, None]
+        elif few:
+            x = self._look(rows[0])[None]
+            self.take(rows.shape[1])
         else:
             x, state = self.model.hidden(rows, before.state)
             self._now = Point(self.length + rows.shape[1], state, x[:, -1].clone())  # not all of x
@@ -167,14 +206,32 @@ class Session:
             self._past = recent((*self._past, Append(before, rows.clone())), self.keep)
         return x
 
-    def _is_step(self, rows: Tensor) -> bool:
-        """Whether a decoder takes it: one token behind others. Then an interruption finds it read or not, as `length`
-        tells, but what it found is not brought back."""
-        return self._steps and rows.shape[1] == 1 and self._now.x is not None
+    def _is_few(self, rows: Tensor) -> bool:
+        """Whether a decoder takes it: one token, or a few of one sequence, behind others. Then an interruption finds
+        them read or not, as `length` tells, but what it found is not brought back."""
+        few = 1 if len(rows) > 1 else self._few
+        return bool(self._few) and rows.shape[1] <= few and self._now.x is not None
 
     def _step(self, tokens: Tensor) -> Tensor:
         """One token of each sequence, [N], by the decoder, which holds the state from then on: [N, d_model]."""
-        self.model.check_tokens(tokens[:, None])
+        decoder = self._decoder_here(tokens)
+        decoder.settle()
+        steps = decoder.steps
+        try:
+            return decoder.step(tokens)
+        finally:
+            if decoder.steps > steps:
+                self._now = self._held = Point(self.length + 1, None, decoder.hidden.clone())
+
+    def _look(self, tokens: Tensor) -> Tensor:
+        """What the head reads of the next tokens, [L, d_model], by the decoder. tokens: [L]."""
+        decoder = self._decoder_here(tokens)
+        self._held = self._now
+        return decoder.look(tokens)
+
+    def _decoder_here(self, tokens: Tensor) -> Decoder:
+        """With the session's state in its buffers. tokens: to be read, [L]."""
+        self.model.check_tokens(tokens[None])
         if self._held is not self._now:
             state = self._point().state
             assert state is not None
@@ -183,12 +240,7 @@ class Session:
             else:
                 self._decoder = Decoder(self.model, state)
         assert self._decoder is not None
-        steps = self._decoder.steps
-        try:
-            return self._decoder.step(tokens)
-        finally:
-            if self._decoder.steps > steps:
-                self._now = self._held = Point(self.length + 1, None, self._decoder.hidden.clone())
+        return self._decoder
 
     def _point(self) -> Point:
         """Where the session is, as a value: of a state that the decoder holds, a copy."""
