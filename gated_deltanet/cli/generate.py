@@ -11,6 +11,7 @@ from typing import Annotated, Any, TextIO
 from tyro.conf import Positional, arg
 
 INTERRUPTED = "interrupted"
+OWN = "(a small one that comes with the package and has learnt Python)"
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Generate:
     Example: gdn generate runs/tiny --prompt "def main(" --temperature 0.8 --top-p 0.95 --max-tokens 200
     """
 
-    checkpoint: Positional[Path]
+    checkpoint: Positional[Annotated[Path | None, arg(metavar="[CHECKPOINT]", help_behavior_hint=OWN)]] = None
     """The folder of a model that was saved with its tokenizer."""
     prompt: Annotated[str | None, arg(metavar="TEXT", help_behavior_hint="(standard input)")] = None
     """Continue this text. An empty one begins a document, or with --state goes on from there."""
@@ -50,6 +51,9 @@ class Generate:
     """Write the state after the completion to this file."""
     weights: Annotated[str | None, arg(metavar="FORMAT", help_behavior_hint="(as they were saved)")] = None
     """Pack the weights first, for speed on a CPU: float32, bfloat16, int8 or int4."""
+    draft: Annotated[str | None, arg(metavar="FOLDER|prompt", help_behavior_hint="")] = None
+    """Guess at the next tokens, so that the model reads several at once: with a smaller model of the same tokenizer, or
+    by what stands in the prompt. Text is as probable as without. Weights are packed for it, as by --weights float32."""
     device: str = "cpu"
     """Run the model here, as torch names it: cpu, cuda, cuda:1, mps."""
     json: bool = False
@@ -82,20 +86,24 @@ def sampling_of(options: Generate) -> Any:
 
 def complete(options: Generate, sampling: Any) -> dict[str, Any]:
     """Show the completion as it is made, unless a JSON document is wanted, and return that document."""
+    from gated_deltanet import demo
     from gated_deltanet.cli.loading import load
     from gated_deltanet.data.tokenizer import end_of_text, prompt_ids
     from gated_deltanet.models.generate import stream
     from gated_deltanet.models.session import Session
 
-    model, tokenizer = load(options.checkpoint, options.device, options.weights)
+    folder = options.checkpoint or demo.MODEL
+    model, tokenizer = load(folder, options.device, options.weights)
+    draft = None if options.draft is None else load_draft(options, folder, model, tokenizer)
     session = Session(model)
     if options.state:
         session.load(options.state)
-    prompt = valid(read_prompt(options.state is not None) if options.prompt is None else options.prompt)
+    may_be_empty = options.state is not None or options.checkpoint is None
+    prompt = valid(read_prompt(may_be_empty) if options.prompt is None else options.prompt)
     ids = prompt_ids(tokenizer, prompt)
     if session.length:
         ids = ids[1:]  # the document has begun before
-    pieces = stream(session, ids, sampling, tokenizer=tokenizer, end=end_of_text(tokenizer))
+    pieces = stream(session, ids, sampling, tokenizer=tokenizer, end=end_of_text(tokenizer), draft=draft)
     texts, times, reason = shown(pieces, None if options.json else sys.stdout)
     if not session.length:
         raise KeyboardInterrupt  # while the prompt was read: there is nothing to tell or save
@@ -103,6 +111,24 @@ def complete(options: Generate, sampling: Any) -> dict[str, Any]:
         session.save(options.save_state)
     completion = {"prompt": prompt, "completion": "".join(texts)}
     return completion | measures(times) | {"seed": options.seed, "stop_reason": reason}
+
+
+def load_draft(options: Generate, checkpoint: Path, model: Any, tokenizer: Any) -> Any:
+    """What guesses for the model, which is packed if it is not; so is the draft."""
+    from gated_deltanet.cli.loading import load
+    from gated_deltanet.models.weights import pack_weights, packed_format
+
+    if packed_format(model) is None:
+        pack_weights(model, "float32")
+    if options.draft == "prompt":
+        return options.draft
+    folder = Path(str(options.draft))
+    if not folder.is_dir():
+        raise ValueError(f"--draft is {folder}, expected the folder of a smaller model, or prompt")
+    draft, own = load(folder, options.device)
+    if own.get_vocab() != tokenizer.get_vocab():
+        raise ValueError(f"--draft is {folder}, which has another vocabulary than {checkpoint}, expected the same")
+    return draft if packed_format(draft) else pack_weights(draft, str(packed_format(model)))
 
 
 def shown(pieces: Iterator[Any], out: TextIO | None) -> tuple[list[str], list[float], str]:

@@ -1,12 +1,14 @@
 import io
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
 from gated_deltanet import CausalLM, cli, get_preset, save
-from gated_deltanet.data.tokenizer import byte_tokenizer
+from gated_deltanet.data.tokenizer import byte_tokenizer, train_bpe, vocab_size
 from gated_deltanet.models.session import Session
+from gated_deltanet.ops import native
 
 
 @pytest.fixture(scope="module")
@@ -156,3 +158,32 @@ def test_interruption_before_anything_was_read_is_quiet(folder, monkeypatch, cap
     interrupt(monkeypatch, after=0)
     assert cli.main(["generate", str(folder / "nano"), "--prompt", "a", "--json"]) == 130
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.skipif(native.unusable() is not None, reason=str(native.unusable()))
+@pytest.mark.parametrize("draft", ["prompt", "nano"])
+def test_a_draft_changes_nothing_but_the_speed(folder, generated, draft):
+    args = (
+        "--prompt",
+        "def f(a, b):\n    return f(a, b)\n",
+        "--max-tokens",
+        "30",
+        "--temperature",
+        "0",
+        "--weights",
+        "int8",
+    )
+    document = generated(*args, "--draft", draft if draft == "prompt" else str(folder / draft))
+    assert document["completion"] == generated(*args)["completion"]
+
+
+def test_wrong_drafts_are_told_in_one_line(folder, tmp_path, capsys):
+    other = train_bpe(["def f(a): return a"], 270)
+    save(CausalLM(replace(get_preset("gdn-nano"), vocab_size=vocab_size(other))), tmp_path / "other", other)
+    for name, message in (
+        ("nowhere", "expected the folder of a smaller model, or prompt"),
+        ("other", f"which has another vocabulary than {folder / 'nano'}, expected the same"),
+    ):
+        draft = str(tmp_path / name)
+        assert cli.main(["generate", str(folder / "nano"), "--prompt", "a", "--draft", draft]) == 2
+        assert capsys.readouterr() == ("", f"gdn: error: --draft is {draft}, {message}\n")
