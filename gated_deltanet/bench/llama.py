@@ -11,7 +11,7 @@ import torch
 
 from gated_deltanet.interop.convert import from_transformers
 
-KINDS = {"float32": "f32", "bfloat16": "bf16"}  # of the file's matrices
+KINDS = {"float32": "f32", "bfloat16": "bf16", "int8": "q8_0"}  # of the file's matrices
 
 
 def installed() -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from gated_deltanet.layers import Attention, GatedDeltaNet
 from gated_deltanet.matmul import matmul_flops
@@ -19,8 +19,9 @@ from gated_deltanet.models.generate import Steps
 from gated_deltanet.models.weights import pack_weights, weight_bytes
 from gated_deltanet.ops import native
 from gated_deltanet.ops.linear import FORMATS, linear, pack
+from gated_deltanet.ops.linear.packing import QUANTISED
 
-from . import machine, memory
+from . import llama, machine, memory
 from .timing import race, turns
 from .transformers import decode as hf_decode
 from .transformers import model_of as hf_model
@@ -28,7 +29,8 @@ from .transformers import prefill as hf_prefill
 
 DENSE = "dense"  # float32 as it is trained: torch's own products
 PEERS = ("transformers float32", "transformers bfloat16")
-WHO = (DENSE, *FORMATS, *PEERS)
+LLAMAS = ("llama.cpp float32", "llama.cpp bfloat16", "llama.cpp int8")
+WHO = (DENSE, *FORMATS, *PEERS, *LLAMAS)
 PREFILL = (128, 512, 4096)
 BATCHES = (1, 4, 16)
 CONTEXT, STEPS = 64, 16  # tokens read before, and written in a turn
@@ -52,34 +54,47 @@ def weights(
 ) -> dict[str, Any]:
     """A random model of Qwen3.5's widths (257 M parameters) with weights of each format: a document of JSON values.
 
-    who: of WHO; transformers' own model of that shape beside it, if it is installed. prefill: lengths that are read.
-    batches: sequences that are continued at once. rounds: turns of each, of which none but the first begins that would
-    end after `minutes`. layers: so many of twelve. track: wraps the turns to show progress.
+    who: of WHO; transformers and llama.cpp with a model of that shape beside it, if they are installed. prefill:
+    lengths that are read. batches: sequences that are continued at once, of llama.cpp one. rounds: turns of each, of
+    which none but the first begins that would end after `minutes`. layers: so many of twelve. track: wraps the turns
+    to show progress.
     """
     if unknown := [name for name in who if name not in WHO]:
         raise ValueError(f"--who: {unknown[0]!r}, expected some of {', '.join(WHO)}")
-    if rounds < 1:
-        raise ValueError(f"--rounds is {rounds}, expected at least 1")
-    who = [name for name in who if name not in PEERS or find_spec("transformers") is not None]
+    for option, values in (("prefill", prefill), ("batches", batches), ("rounds", [rounds]), ("layers", [layers])):
+        if small := [value for value in values if value < 1]:
+            raise ValueError(f"--{option}: {small[0]}, expected at least 1")
+    who = [name for name in who if name not in (*PEERS, *LLAMAS) or find_spec("transformers") is not None]
+    who = [name for name in who if name not in LLAMAS or llama.installed()]
     settings = {"who": who, "prefill": list(prefill), "batches": list(batches), "rounds": rounds, "layers": layers}
     document = machine.record(settings)
-    models = {name: model_of(name, layers) for name in who}
+    models = {name: model_of(name, layers, max(CONTEXT, *prefill, 0) + STEPS) for name in who}
+    who = [name for name, model in models.items() if model is not None]  # a llama.cpp that does not know the model
     work: list[Work] = [("prefill", L, 1) for L in prefill] + [("decode", CONTEXT, B) for B in batches]
-    times: dict[Any, list[tuple[float, float]]] = {}  # of each task's turns: seconds, and bytes a second just before
+    times: dict[Any, list[tuple[float, float | None]]] = {}  # of each turn: seconds, and bytes a second just before
     held: dict[Any, int | None] = {}
-    for task in turns([(name, job) for job in work for name in who], rounds, 60 * minutes, track):
+    tasks = [(name, job) for job in work for name in who if name not in LLAMAS or job[2] == 1]
+    for task in turns(tasks, rounds, 60 * minutes, track):
         name, job = task
         if task not in held:  # it warms up, too
             held[task] = memory.peak_bytes(partial(run, models[name], job))
-        read = read_bandwidth(models[name])
+        read = read_bandwidth(models[name]) if name not in LLAMAS else None
         times.setdefault(task, []).append((run(models[name], job), read))
-    reads = [read for turns_of in times.values() for _, read in turns_of]
+    reads = [read for turns_of in times.values() for _, read in turns_of if read is not None]
     limits = {"read_bytes_per_second": median(reads), "matmul_flops": matmul_flops(torch.float32)}
     rows = [row(models, task, times, held[task], limits["matmul_flops"]) for task in times]
-    return {**document, **limits, "rows": rows, "products": products([name for name in who if name not in PEERS])}
+    return {
+        **document,
+        **limits,
+        "rows": rows,
+        "products": products([name for name in who if name == DENSE or name in FORMATS]),
+    }
 
 
-def model_of(name: str, layers: int) -> Any:
+def model_of(name: str, layers: int, context: int) -> Any:
+    """context: the tokens that llama.cpp makes room for."""
+    if name in LLAMAS:
+        return llama.load(hf_model("qwen3.5", "float32", None if layers == 12 else layers), name.split()[1], context)
     if name in PEERS:
         return hf_model("qwen3.5", name.split()[1], None if layers == 12 else layers)
     gdn = GatedDeltaNet(16, 128, 128)
@@ -93,6 +108,9 @@ def run(model: Any, job: Work) -> float:
     """Seconds."""
     kind, L, B = job
     tokens = torch.randint(8192, (B, L), generator=torch.Generator().manual_seed(0))
+    if not isinstance(model, CausalLM | nn.Module):
+        ids = tokens[0].tolist()
+        return llama.prefill(model, ids) if kind == "prefill" else llama.decode(model, ids, STEPS)
     if not isinstance(model, CausalLM):
         return (hf_prefill if kind == "prefill" else hf_decode)(model, tokens)
     with torch.inference_mode():
@@ -121,22 +139,29 @@ def row(models: dict[str, Any], task: Any, times: dict[Any, Any], held: int | No
     fast memory could be read just then: on a shared machine that changes by the minute."""
     name, (kind, L, B) = task
     model, tokens = models[name], B * (L if kind == "prefill" else STEPS)
-    parameters = sum(x.numel() for x in models[next(iter(models))].parameters())
-    size = weight_bytes(model) if isinstance(model, CausalLM) else sum(x.nbytes for x in model.parameters())
+    parameters = sum(x.numel() for x in models[DENSE].parameters()) if DENSE in models else None
+    size = bytes_of(model)
     best = {of: min(seconds for seconds, _ in turns_of) for of, turns_of in times.items()}
-    shares = [size / read * STEPS / seconds for seconds, read in times[task]]
-    ceiling = flops / (2 * parameters) if kind == "prefill" and DENSE in models else None
+    shares = [size / read * STEPS / seconds for seconds, read in times[task] if size is not None]
+    ceiling = flops / (2 * parameters) if kind == "prefill" and parameters is not None else None
     return {
         "who": name,
         "work": f"prefill {L}" if kind == "prefill" else f"decode, batch {B}",
         "seconds": best[task],
         "tokens_per_second": tokens / best[task],
         "times_dense": best[DENSE, task[1]] / best[task] if (DENSE, task[1]) in best else None,
-        "share_of_memory_floor": median(shares) if kind == "decode" else None,
+        "share_of_memory_floor": median(shares) if kind == "decode" and shares else None,
         "share_of_gemm": tokens / best[task] / ceiling if ceiling else None,
         "weight_bytes": size,
         "peak_bytes": held,
     }
+
+
+def bytes_of(model: Any) -> int | None:
+    """Of what a token reads; None of llama.cpp's."""
+    if isinstance(model, CausalLM):
+        return weight_bytes(model)
+    return sum(x.nbytes for x in model.parameters()) if isinstance(model, nn.Module) else None
 
 
 def read_bandwidth(model: Any) -> float:
@@ -164,7 +189,8 @@ def read_rate(tensors: Sequence[Tensor]) -> float:
 
 
 def products(who: Sequence[str]) -> list[Row]:
-    """Of 8 rows, with weights larger than a cache, beside torch's in float32."""
+    """Of 8 rows, with weights larger than a cache, beside torch's in float32. The limit is to read the weights, and of
+    floats what torch.mm makes of them."""
     x, W = torch.randn(ROWS, SHAPE[1]), torch.randn(SHAPE)
     packed = {name: pack(W, name) for name in who if name != DENSE}
     calls: dict[str, Callable[[], object]] = {name: partial(linear, x, weight) for name, weight in packed.items()}
@@ -179,7 +205,7 @@ def products(who: Sequence[str]) -> list[Row]:
             "seconds": t,
             "flops_per_second": flops / t,
             "times_dense": seconds[DENSE] / t,
-            "share_of_limit": max(sizes[name] / rates[name], flops / peak) / t,
+            "share_of_limit": max(sizes[name] / rates[name], 0 if name in QUANTISED else flops / peak) / t,
         }
         for name, t in seconds.items()
     ]

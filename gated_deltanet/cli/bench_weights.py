@@ -12,15 +12,16 @@ from tyro.conf import arg
 class Weights:
     """Measure a model of 257 M parameters with weights in float32, bfloat16, int8 and int4: reading and writing.
 
-    Beside it float32 as it is trained (dense), transformers' own model of that shape, how fast memory can be read, and
-    what matrix products allow. All take turns, and each is judged by its best. --out writes weights.json, weights.md
-    and weights.png.
+    Beside it float32 as it is trained (dense), transformers and llama.cpp with a model of that shape, how fast memory
+    can be read, and what matrix products allow. All take turns, and each is judged by its best. --out writes
+    weights.json, weights.md and weights.png.
 
     Example: gdn bench weights --prefill 128 512 --batches 1 4 --out results/bench/weights
     """
 
     who: tuple[str, ...] = ()
-    """Measure these: dense, float32, bfloat16, int8, int4, "transformers float32", "transformers bfloat16"; or all."""
+    """Measure these: dense, float32, bfloat16, int8, int4, "transformers float32", "transformers bfloat16", "llama.cpp
+    float32", "llama.cpp bfloat16", "llama.cpp int8"; or all."""
     prefill: tuple[int, ...] = (128, 512, 4096)
     """Read so many tokens."""
     batches: tuple[int, ...] = (1, 4, 16)
@@ -85,8 +86,7 @@ def table_of(document: dict[str, Any]) -> tuple[str, list[str], list[list[str]]]
             shown(row["times_dense"]),
             shown(row["share_of_memory_floor"]),
             shown(row["share_of_gemm"]),
-            f"{row['weight_bytes'] / 2**20:.0f}",
-            "" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 2**20:.0f}",
+            *("" if row[of] is None else f"{row[of] / 2**20:.0f}" for of in ("weight_bytes", "peak_bytes")),
         ]
         for row in document["rows"]
     ]
