@@ -29,5 +29,5 @@ def test_every_format_is_measured_beside_what_memory_allows(monkeypatch, tmp_pat
 def test_unknown_formats_are_named():
     with pytest.raises(ValueError, match="--who: 'int3', expected some of dense, float32"):
         weights(["int3"])
-    with pytest.raises(ValueError, match="--rounds is 0, expected at least 1"):
+    with pytest.raises(ValueError, match="--rounds: 0, expected at least 1"):
         weights(["int8"], rounds=0)
