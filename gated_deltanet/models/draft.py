@@ -15,9 +15,10 @@ from .decoder import AHEAD
 from .model import CausalLM
 from .sampling import Sampling, draw, inverse_cdf, probabilities, uniform
 from .session import Session
+from .weights import packed_format, weight_bytes
 
 GRAMS = range(8, 1, -1)  # tokens to find again, the longest first
-COST = 0.25  # of a guess, in passes of one token
+COST = {"float32": 0.1, "bfloat16": 0.1, "int8": 0.3, "int4": 0.6}  # of a token more in a pass, in passes of one
 HOPE, MEMORY = 0.7, 0.1  # how likely a guess is right: at first, and how much one guess changes that
 PATIENCE = 15  # tokens without a guess before one is tried again
 
@@ -26,6 +27,8 @@ Choose: TypeAlias = Callable[[Tensor], int]  # of logits [1, vocab_size] a token
 
 class PromptDraft:
     """What followed the last tokens where they stood before, in the prompt or in what was written since."""
+
+    cost = 0.0  # of a guess, in passes of the model
 
     def __init__(self, prompt: Sequence[int]):
         self.tokens: list[int] = []
@@ -51,8 +54,8 @@ class PromptDraft:
 class ModelDraft:
     """What a smaller model says."""
 
-    def __init__(self, model: CausalLM, prompt: Sequence[int]):
-        self.session = Session(model)
+    def __init__(self, model: CausalLM, prompt: Sequence[int], cost: float = 0.0):
+        self.session, self.cost = Session(model), cost
         self.new = list(prompt)  # what it has not read
 
     def push(self, token: int) -> None:
@@ -83,6 +86,7 @@ class Ahead:
         self.guesses: list[int] = []  # looked at, and not yet right or wrong
         self.drawn_from: list[Tensor] = []  # each of them, [1, vocab_size], if they were drawn
         self.logits = torch.empty(0)  # behind each of them
+        self.cost = draft.cost + COST[str(packed_format(session.model))]
         self.right = HOPE  # how likely a guess is right, by those before
         self.waited = 0  # tokens for which nothing was guessed
 
@@ -134,12 +138,12 @@ class Ahead:
         return logits
 
     def _worthwhile(self) -> int:
-        """How many guesses give most tokens for the time: 1 + r + … + rⁿ for 1 + n COST, if each is right with r."""
+        """How many guesses give most tokens for the time: 1 + r + … + rⁿ for 1 + n cost, if each is right with r."""
         tokens, best, count = 1.0, 1.0, 0
         for n in range(1, AHEAD):
             tokens += self.right**n
-            if tokens / (1 + n * COST) > best:
-                best, count = tokens / (1 + n * COST), n
+            if tokens / (1 + n * self.cost) > best:
+                best, count = tokens / (1 + n * self.cost), n
         return count if count or self.waited < PATIENCE else 1
 
 
@@ -160,7 +164,12 @@ def make(draft: Any, session: Session, prompt: Sequence[int]) -> PromptDraft | M
     check(draft, session.model)
     if session.keep:
         raise ValueError(f"draft: the session has keep = {session.keep}, expected 0: guesses are not kept one by one")
-    return PromptDraft(prompt) if isinstance(draft, str) else ModelDraft(draft, prompt)
+    return PromptDraft(prompt) if isinstance(draft, str) else ModelDraft(draft, prompt, share(draft, session.model))
+
+
+def share(draft: CausalLM, model: CausalLM) -> float:
+    """About what a pass of the draft costs, in passes of the model: of the weights, and of the calls if it is small."""
+    return max(weight_bytes(draft) / weight_bytes(model), draft.config.n_layers / model.config.n_layers)
 
 
 def check(draft: Any, model: CausalLM) -> None:
