@@ -16,7 +16,7 @@ import torch
 from gated_deltanet import CausalLM, ModelConfig, Sampling, Session, demo, load, stream
 from gated_deltanet.data import tokenizer
 from gated_deltanet.models.count import parameters
-from gated_deltanet.models.weights import pack_weights
+from gated_deltanet.models.weights import pack_weights, packed_format
 
 
 def small() -> CausalLM:
@@ -81,8 +81,10 @@ def main() -> None:
             model = small() if d_model == small().config.d_model else enlarged(small(), d_model, n_layers)
             size = parameters(model.config) / 1e6
             pack_weights(model, weights)
-            drafts = {"none": None, "prompt": "prompt"}
-            drafts |= {"model": load(args.draft, weights=weights)} if args.draft else {}
+            drafts: dict[str, Any] = {"none": None, "prompt": "prompt"}
+            if args.draft:
+                draft = load(args.draft)
+                drafts["model"] = draft if packed_format(draft) else pack_weights(draft, weights)
             for kind in ("code", "prose"):
                 texts = [file.read_text()[2000:6000] for file in getattr(args, kind)]
                 prompts = [tokenizer.prompt_ids(words, text) for text in texts]
