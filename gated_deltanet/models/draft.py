@@ -18,7 +18,7 @@ from .session import Session
 from .weights import packed_format, weight_bytes
 
 GRAMS = range(8, 1, -1)  # tokens to find again, the longest first
-COST = {"float32": 0.1, "bfloat16": 0.1, "int8": 0.3, "int4": 0.6}  # of a token more in a pass, in passes of one
+COST = {"float32": 0.05, "bfloat16": 0.08, "int8": 0.05, "int4": 0.18}  # of a token more in a pass, in passes of one
 HOPE, MEMORY = 0.7, 0.1  # how likely a guess is right: at first, and how much one guess changes that
 PATIENCE = 15  # tokens without a guess before one is tried again
 
