@@ -27,7 +27,7 @@ import test_swiglu as mlps  # noqa: E402
 from gated_deltanet import ops  # noqa: E402
 from gated_deltanet.bench.accuracy import ZERO, outputs_and_grads, round_operands  # noqa: E402
 from gated_deltanet.bench.budget import Yardstick  # noqa: E402
-from gated_deltanet.models import decoder  # noqa: E402
+from gated_deltanet.models import decoder_calls  # noqa: E402
 from gated_deltanet.ops import native, rotary  # noqa: E402
 from gated_deltanet.ops.attention import cpp as cpp_attention  # noqa: E402
 from gated_deltanet.ops.gated_delta_mix import BACKENDS as MIXES  # noqa: E402
@@ -261,7 +261,7 @@ def decoding_cases() -> Iterator[Case]:
     normal = partial(torch.randn, generator=torch.Generator().manual_seed(0))
 
     def gates(a, b, A_log, dt_bias):
-        call = decoder.Gates(*a.shape, 1, 2.0)
+        call = decoder_calls.Gates(*a.shape, 1, 2.0)
         operands = {"a": a, "b": b, "A_log": A_log, "dt_bias": dt_bias}
         native.point(call, **{n: x.float() for n, x in operands.items()}, y=torch.empty(2, *a.shape))
         native.run("decode_gates", call)
@@ -276,7 +276,7 @@ def decoding_cases() -> Iterator[Case]:
 
     def turn(x):
         x, turns = x.float().clone(), rotary.table(32, 6, 100.0)
-        native.point(call := decoder.Turn(3, 2, 10, 6, 1), lengths=lengths, turns=turns, y=x)
+        native.point(call := decoder_calls.Turn(3, 2, 10, 6, 1), lengths=lengths, turns=turns, y=x)
         native.run("decode_turn", call)
 
     def turned(x):
@@ -287,7 +287,7 @@ def decoding_cases() -> Iterator[Case]:
 
     def gate(x, z):
         x, z = x.float().clone(), z.float()
-        native.point(call := decoder.SigmoidGate(x.numel(), 1), gate=z, y=x)
+        native.point(call := decoder_calls.SigmoidGate(x.numel(), 1), gate=z, y=x)
         native.run("decode_sigmoid_gate", call)
 
     inputs = {"x": normal(3, 37), "z": 3 * normal(3, 37)}
