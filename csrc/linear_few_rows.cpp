@@ -1,5 +1,7 @@
 // y = x Wᵀ of few rows, with W as it is, row after row: each thread reads a stream of rows, at the speed of memory. A number
 // does not depend on the rows of x beside it, nor on the threads.
+#include <algorithm>
+
 #include "activation.h"
 #include "api.h"
 #include "scratch.h"
@@ -8,11 +10,11 @@
 namespace GDN_ISA {
 namespace {
 
-constexpr int CHAINS = 4;        // sums of a number, of which none waits for another
-constexpr long STEP = CHAINS * W;
-constexpr long AHEAD = 2048;     // bytes from what is read to what is fetched
-constexpr long SHARE = 1 << 16;  // products for a thread to make
-constexpr int MOST = 4;          // rows at once
+constexpr int CHAINS = 4;          // sums of a number, of which none waits for another
+constexpr long STEP = CHAINS * W;  // inputs that are read in one go
+constexpr long AHEAD = 2048;       // bytes from what is read to what is fetched
+constexpr long SHARE = 1 << 16;    // products for a thread to make
+constexpr int MOST = 4;            // rows at once
 
 template <class T> struct FewRowsOf {
     const LinearFewRows &a;
@@ -32,7 +34,8 @@ template <class T> struct FewRowsOf {
             };
             long k = 0;
             for (; k + STEP <= a.K; k += STEP) {
-                for (unsigned byte = 0; byte < STEP * sizeof(T); byte += 64) __builtin_prefetch((const char *)(w + k) + AHEAD + byte);
+                const char *ahead = (const char *)(w + k) + AHEAD;
+                for (unsigned byte = 0; byte < STEP * sizeof(T); byte += 64) __builtin_prefetch(ahead + byte);
                 UNROLL for (int c = 0; c < CHAINS; c++) add(k, c, load(w + k + c * W));
             }
             for (int c = 0; k + c * W < a.K; c++) {

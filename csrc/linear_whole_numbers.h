@@ -1,15 +1,15 @@
-// Products with weights of whole numbers, int8 or int4. Each block of 32 inputs of a row of x is rounded to whole numbers too, the
-// largest in size to ±127, so that products are whole numbers and the sum of a block is exact; only the blocks' sums, times
-// both scales, are added as floats, from the first block to the last. So no number depends on the rows beside it, the threads
-// or the instruction set's way of multiplying.
+// Products with weights of whole numbers, int8 or int4. Each block of 32 inputs of a row of x is rounded to whole numbers too,
+// the largest in size to ±127, so that products are whole numbers and the sum of a block is exact; only the blocks' sums,
+// times both scales, are added as floats, from the first block to the last. So no number depends on the rows beside it, the
+// threads or the instruction set's way of multiplying.
 #pragma once
 #include "linear.h"
 #include "scratch.h"
 
 namespace GDN_ISA {
 
-constexpr int QUADS = SIDE / 4;                // of inputs in a block: each a word of four bytes
-constexpr long FAR_AHEAD = 8192;               // bytes from what is read to what is fetched
+constexpr int QUADS = SIDE / 4;              // of inputs in a block: each a word of four bytes
+constexpr long FAR_AHEAD = 8192;             // bytes from what is read to what is fetched
 constexpr int WHOLE_ROWS = W == 16 ? 8 : 4;  // of x that are multiplied at once
 
 // How sums of products of four bytes by four are made: `add` to what `begin` gives, and `end` gives sum + offset. In PARTS

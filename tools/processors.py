@@ -26,7 +26,8 @@ from gated_deltanet.ops import native
 
 ROOT = Path(__file__).parents[1]
 TESTS = ("tests/ops", "tests/layers", "tests/synthetic", "tests/train/test_resume.py", "tests/interop/test_folder.py")
-TESTS += tuple(f"tests/models/test_{name}.py" for name in ("session", "generation", "model", "decoder", "weights"))
+MODELS = ("session", "generation", "model", "decoder", "draft", "weights")
+TESTS += tuple(f"tests/models/test_{name}.py" for name in MODELS)
 CAPS = {  # environment variables, read by the libraries when they start
     "torch": ("", "ATEN_CPU_CAPABILITY=avx2", "ATEN_CPU_CAPABILITY=default"),
     "MKL": (

@@ -86,6 +86,10 @@ def test_few_rows_are_projected_by_ours(monkeypatch, dtype):
         assert linear(few).requires_grad
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
             linear(few)
+        with torch.no_grad(), pytest.raises(RuntimeError, match="shapes"):
+            linear(few[..., 1:])
+        with torch.no_grad(), pytest.raises(RuntimeError, match="dtype"):
+            linear(few.double())
     assert len(calls) == 1
     assert relative_error(found[0], expected[0]) < (1e-6 if dtype == torch.float32 else 1e-2)
     assert torch.equal(found[1], expected[1])

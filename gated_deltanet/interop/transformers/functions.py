@@ -135,14 +135,14 @@ def norm_forward(own: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def linear_forward(own: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The forward of nn.Linear on a CPU: of few rows without a gradient, whatever reads the weight fastest; of bfloat16
-    where torch is slow with it `ops.linear`; its own for everything else."""
+    """The forward of nn.Linear on a CPU: for few rows without a gradient a kernel that only reads the weight, for
+    bfloat16 where torch is slow with it `ops.linear`, and its own for everything else."""
     slow = bfloat16_is_slow()
 
     @wraps(own)
     def forward(module: Any, x: Tensor) -> Tensor:
         weight, bias = module.weight, module.bias
-        if x.dtype != weight.dtype or not taken(x) or torch.is_autocast_enabled("cpu"):
+        if not taken(x) or torch.is_autocast_enabled("cpu") or not fit(x, weight, bias):
             return own(module, x)
         if x.numel() <= FEW * x.shape[-1] and native.refusal(x) is None and plain(x, weight, bias):
             return few_rows(x, weight, bias)
@@ -151,6 +151,12 @@ def linear_forward(own: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return own(module, x)
 
     return forward
+
+
+def fit(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether shapes and dtypes are those of a projection. What torch says of others is for torch to say."""
+    same = x.dtype == weight.dtype and (bias is None or bias.dtype == x.dtype)
+    return same and x.ndim > 0 and weight.ndim == 2 and x.shape[-1] == weight.shape[1]
 
 
 def bfloat16_is_slow() -> bool:
