@@ -39,6 +39,12 @@ def pytest_collection_finish():
 
 
 @pytest.fixture(autouse=True)
+def seed():
+    """A test draws the same numbers whichever tests ran before it in its process."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
 def skip_unusable_backends(request):
     """Tests name the backend they run in the parameter `form` or `backend`."""
     parameters = request.node.callspec.params if hasattr(request.node, "callspec") else {}
