@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-SETTINGS = {"length": 512, "batch_tokens": 4096, "micro_rows": 8, "dtype": "float32", "validate_every": 10**6}
+SETTINGS = {"length": 512, "batch_tokens": 4096, "micro_rows": 8, "validate_every": 10**6}
 SETTINGS |= {"sample_tokens": 0, "checkpoint_every": 10**6, "validate_tokens": 300_000}
 
 
@@ -34,6 +34,7 @@ class Cell(NamedTuple):
     tokens: str
     start: str  # "before", "gpt2", "width", or "out 0.2": width with another start of out_proj
     seed: int
+    dtype: str = "float32"
 
 
 def train_cell(cell: Cell, data: str) -> dict[str, Any]:
@@ -44,6 +45,7 @@ def train_cell(cell: Cell, data: str) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     settings = SETTINGS | {"data": data, "tokenizer": data, "seed": cell.seed, "tokens": cell.tokens}
+    settings["dtype"] = cell.dtype
     name, _, share = cell.start.partition(" ")
     if name == "out":
         from gated_deltanet.models import start
@@ -96,14 +98,14 @@ def run_cell(cell: Cell, args: argparse.Namespace) -> None:
 
 def read_cells(file: Path) -> dict[Cell, dict[str, Any]]:
     lines = map(json.loads, file.read_text().splitlines()) if file.exists() else ()
-    return {Cell(*(line[name] for name in Cell._fields)): line for line in lines}
+    return {Cell(**{name: line[name] for name in Cell._fields if name in line}): line for line in lines}
 
 
-def table(cells: dict[Cell, dict[str, Any]], size: str, tokens: str) -> str:
+def table(cells: dict[Cell, dict[str, Any]], size: str, tokens: str, dtype: str) -> str:
     """Bits per byte of validation by architecture and start: the mean over seeds, and half the range."""
-    found = [cell for cell in cells if (cell.size, cell.tokens) == (size, tokens)]
+    found = [cell for cell in cells if (cell.size, cell.tokens, cell.dtype) == (size, tokens, dtype)]
     starts = list(dict.fromkeys(cell.start for cell in found))
-    lines = [f"{size}, {tokens} tokens", "", f"| | {' | '.join(starts)} |", "|---" * (len(starts) + 1) + "|"]
+    lines = [f"{size}, {tokens} tokens, {dtype}", "", f"| | {' | '.join(starts)} |", "|---" * (len(starts) + 1) + "|"]
     for name in dict.fromkeys(cell.architecture for cell in found):
         of_start = [[cells[c] for c in found if (c.architecture, c.start) == (name, start)] for start in starts]
         lines.append(f"| {name} | {' | '.join(map(summary, of_start))} |")
@@ -131,6 +133,9 @@ def main() -> None:
     parser.add_argument("--architectures", nargs="+", help="without them the paper's ten")
     parser.add_argument("--size", default="nano")
     parser.add_argument("--tokens", default="4M")
+    parser.add_argument(
+        "--dtype", default="float32", help="float32, or bfloat16: quicker where there are instructions for it"
+    )
     parser.add_argument("--starts", nargs="+", default=["width"], help="before, gpt2, width, or 'out SHARE'")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--before", help="python of an environment that has an earlier commit, for the start before")
@@ -145,11 +150,11 @@ def main() -> None:
         from gated_deltanet.models.presets import PAPER
 
         every = product(args.seeds, args.starts, args.architectures or PAPER)
-        todo = [Cell(name, args.size, args.tokens, start, seed) for seed, start, name in every]
+        todo = [Cell(name, args.size, args.tokens, start, seed, args.dtype) for seed, start, name in every]
         run_all([cell for cell in todo if cell not in known], args)
     cells = read_cells(args.cells)
-    kinds = dict.fromkeys((cell.size, cell.tokens) for cell in cells)
-    print("\n\n".join(table(cells, size, tokens) for size, tokens in kinds))
+    kinds = dict.fromkeys((cell.size, cell.tokens, cell.dtype) for cell in cells)
+    print("\n\n".join(table(cells, *kind) for kind in kinds))
 
 
 def run_all(todo: list[Cell], args: argparse.Namespace) -> None:
