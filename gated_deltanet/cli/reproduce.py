@@ -79,17 +79,28 @@ def show_plan(asked: Reproduce) -> None:
     if asked.json:
         return print_json([{"target": name, **each._asdict()} for name, each in plans.items()])
     rows = [
-        [name, each.cells, each.done, f"{each.tokens / 1e6:.0f} M", f"{each.seconds / 3600 / asked.jobs:.1f}"]
+        [
+            name,
+            each.cells,
+            each.done,
+            each.left,
+            f"{each.tokens / 1e6:.0f} M",
+            f"{each.seconds / 3600 / asked.jobs:.1f}",
+        ]
         for name, each in plans.items()
     ]
     notes = commands(asked) if scale.recipe else laptop_notes(asked, plans[asked.target].bytes)
-    print_table("Runs", ["target", "runs", "done", "tokens left", "hours left"], rows, notes)
+    print_table("Runs", ["target", "at most", "done", "next", "tokens", "hours"], rows, notes)
 
 
 def laptop_notes(asked: Reproduce, n_bytes: int) -> list[str]:
+    from gated_deltanet.reproduce.verdicts import CLOSE_LOOKS, LOOKS
+
     return [
-        f"Hours with --jobs {asked.jobs}, by what runs took so far, else ten minutes each. Tables 2 to 5 and Fig. 2 "
-        "share their runs.",
+        f"Tokens and hours, with --jobs {asked.jobs}, are of the runs that come next, by what others took, else ten "
+        "minutes each. Tables 2 to 5 and Fig. 2 share their runs.",
+        f"First {LOOKS[0]} seeds of each system are looked at ({CLOSE_LOOKS[0]} of Gated DeltaNet and Mamba2); "
+        "only systems that these do not tell apart get as many again.",
         f"Disk: {n_bytes / 1e9:.1f} GB in {asked.work} until it is deleted.",
     ]
 

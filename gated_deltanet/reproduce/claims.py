@@ -1,6 +1,6 @@
 """The paper's claims as data: who is better than whom, by which number; and how cells judge them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise, product
 from typing import Any, NamedTuple, TypeAlias
 
@@ -24,7 +24,7 @@ from .numbers import (
 )
 from .systems import MATCHED
 from .task_cells import MQAR_STATES
-from .verdicts import CLOSE_LOOKS, LOOKS, Verdict, chain, judge
+from .verdicts import CANNOT_TELL, CLOSE_LOOKS, LOOKS, Verdict, chain, judge
 
 Cells: TypeAlias = Mapping[tuple[str, int], Measures]  # by system and seed
 
@@ -167,6 +167,17 @@ def judge_link(claim: Claim, link: tuple[str, str | None], cells: Cells) -> Verd
         other = 0.0 if worse is None else claim.number.of(cells[worse, seed])
         differences.append(claim.number.better * (claim.number.of(cells[better, seed]) - other))
     return judge(differences, claim.number.measure, at_least=claim.at_least, looks=claim.looks)
+
+
+def seeds_needed(claims: Iterable[Claim], cells: Cells) -> dict[str, int]:
+    """Of each system that they name: those of the first look, and of the last where a look has told nothing."""
+    needed: dict[str, int] = {}
+    for claim in claims:
+        for link in claim.links():
+            found = judge_link(claim, link, cells)
+            n = claim.looks[-1 if found and found.verdict == CANNOT_TELL else 0]
+            needed |= {system: max(n, needed.get(system, 0)) for system in link if system}
+    return needed
 
 
 def judge_all(cells: Cells) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from gated_deltanet.naming import unknown
 
 from . import cells, systems
 from .cells import Cell
+from .claims import CLAIMS, seeds_needed
 from .scales import Scale
 from .speed_cells import SpeedCell
 from .task_cells import MODELS, MQAR_MODELS, MQAR_STATES, MqarCell, TaskCell
@@ -56,13 +57,18 @@ def cells_of(target: str, scale: Scale) -> Sequence[Cell]:
 
 
 def left(target: str, scale: Scale, folder: Path) -> list[Cell]:
-    """What has not been run."""
-    return [cell for cell in cells_of(target, scale) if cells.find(cell, scale, folder) is None]
+    """What is to be run next: for the first look, and then for the second at what the first could not tell."""
+    wanted = cells_of(target, scale)
+    done = {(each["system"], each["seed"]): each["measures"] for each in finished(scale, folder, wanted)}
+    needed = seeds_needed([claim for claim in CLAIMS if target in ("all", claim.target)], done)
+    missing = [cell for cell in wanted if cells.find(cell, scale, folder) is None]
+    return [cell for cell in missing if cell.seed < needed.get(cell.system, FEW)]
 
 
 class Plan(NamedTuple):
-    cells: int
+    cells: int  # at most: half of them are for the second look
     done: int
+    left: int  # to be run next
     tokens: int  # still to be trained on
     seconds: float  # of one core, still
     bytes: int  # of disk, while it runs
@@ -71,13 +77,13 @@ class Plan(NamedTuple):
 def plan(target: str, scale: Scale, folder: Path) -> Plan:
     wanted = cells_of(target, scale)
     done = {cell: found for cell in wanted if (found := cells.find(cell, scale, folder))}
-    todo = [cell for cell in wanted if cell not in done]
+    todo = left(target, scale, folder)
     kinds = {type(cell) for cell in todo}
     took = {kind: [sum(f["seconds"].values()) for cell, f in done.items() if type(cell) is kind] for kind in kinds}
     each = {kind: sum(seconds) / len(seconds) if seconds else SECONDS for kind, seconds in took.items()}
     texts = [cell for cell in todo if cell.tokens(scale)]
     tokens, seconds = sum(cell.tokens(scale) for cell in texts), sum(each[type(cell)] for cell in todo)
-    return Plan(len(wanted), len(done), tokens, seconds, len(texts) * 12_000_000)
+    return Plan(len(wanted), len(done), len(todo), tokens, seconds, len(texts) * 12_000_000)
 
 
 def run(
@@ -90,11 +96,21 @@ def run(
     jobs: int = 1,
     tell: Callable[[str], None] = lambda line: None,
 ) -> None:
-    """Run the cells that are not there yet, `jobs` at a time, one thread each. tell: is told how far it is.
+    """Run the cells that are missing, `jobs` at a time, one thread each: both looks. tell: is told how far it is."""
+    while todo := left(target, scale, out):
+        run_all(todo, scale, data_dir, out, work, jobs, tell)
 
-    Those that need all threads come last, one by one; and so do those of a recipe of the paper, which take all GPUs.
-    """
-    todo = left(target, scale, out)
+
+def run_all(
+    todo: Sequence[Cell],
+    scale: Scale,
+    data_dir: Path,
+    out: Path,
+    work: Path,
+    jobs: int,
+    tell: Callable[[str], None],
+) -> None:
+    """Those that need all threads come last, one by one; and so do those of a recipe of the paper, on all GPUs."""
     alone = [cell for cell in todo if not cell.threads or (scale.recipe and cell.tokens(scale))]
     began, done = perf_counter(), 0
 

@@ -20,6 +20,7 @@ from gated_deltanet.interop.folder import load
 from gated_deltanet.models import count
 from gated_deltanet.train import Recipe, resolve, resume, train
 from gated_deltanet.train.data import is_prepared
+from gated_deltanet.train.recipe import read_recipe
 from gated_deltanet.train.run import RECIPE
 
 from . import systems, texts
@@ -65,6 +66,7 @@ class TextCell(NamedTuple):
             "parameters": count.parameters(model.config),
             "state_bytes": count.state_bytes(model.config),
             "measures": measure(OurModel(model, tokenizer.load(folder)), scale.length, data_dir, limit),
+            "dtype": read_recipe(folder / RECIPE).dtype,
             "seconds": {"training": round(trained), "measuring": round(perf_counter() - began - trained)},
         }
 
@@ -92,7 +94,7 @@ def model_file(cell: TextCell, scale: Scale, work: Path) -> Path:
 
 
 def recipe_of(cell: TextCell, scale: Scale, prepared: Path, work: Path) -> Recipe:
-    """The paper's, without resets, at a laptop's scale."""
+    """The paper's, without resets, at a laptop's scale; in bfloat16, as the paper's, where the processor has it."""
     values = {
         "model": str(model_file(cell, scale, work)),
         "data": str(prepared),
@@ -105,7 +107,6 @@ def recipe_of(cell: TextCell, scale: Scale, prepared: Path, work: Path) -> Recip
         "micro_rows": scale.batch_tokens // scale.length,
         "peak_lr": scale.rate(cell.system),
         "warmup_tokens": scale.tokens // 100,
-        "dtype": "float32",
         "validate_every": 10**6,
         "validate_tokens": 20_000,
         "sample_tokens": 0,

@@ -8,7 +8,8 @@ from gated_deltanet.layers import Attention, GatedDeltaNet
 from gated_deltanet.models import count, get_preset
 from gated_deltanet.models.presets import PAPER
 from gated_deltanet.reproduce import CELLS, LAPTOP, VERDICTS, experiment
-from gated_deltanet.reproduce.claims import CLAIMS, judge_all, order
+from gated_deltanet.reproduce.claims import CLAIMS, Claim, judge_all, order, seeds_needed
+from gated_deltanet.reproduce.numbers import VALIDATION
 from gated_deltanet.reproduce.page import page, target_page
 from gated_deltanet.reproduce.scales import SCALES
 from gated_deltanet.reproduce.systems import ABLATIONS, ORDERS, TEXT, config_of
@@ -100,6 +101,14 @@ def test_at_the_papers_scale_systems_are_the_presets():
         assert isinstance(mixer, GatedDeltaNet)
         assert (mixer.n_heads, mixer.d_k) == (heads, size)
     assert {cell.seed for cell in experiment.cells_of("table3", scale)} == {0}
+
+
+def test_a_second_look_is_for_systems_that_the_first_did_not_tell_apart():
+    told, untold, other = (Claim("table3", "a > b", VALIDATION, order(text)) for text in ("a > b", "b > c", "c > d"))
+    losses = {"a": [2.0] * 4, "b": [3.0] * 4, "c": [3.3, 2.8, 3.2, 2.7]}
+    cells = {(name, seed): made_up(loss) for name, each in losses.items() for seed, loss in enumerate(each)}
+    assert seeds_needed([told, untold], cells) == {"a": 4, "b": 8, "c": 8}
+    assert seeds_needed([told, other], cells) == {"a": 4, "b": 4, "c": 4, "d": 4}
 
 
 @pytest.mark.skipif(not (RESULTS / VERDICTS).exists(), reason="no cells have been committed yet")
