@@ -63,6 +63,11 @@ def find_rates(asked: Reproduce) -> None:
         return print_json(told)
     rows = [[name, f"{rate:g}", f"{told['losses'][name][f'{rate:g}']:.4f}"] for name, rate in told["rates"].items()]
     print_table("Learning rates", ["system", "best rate", "validation loss"], rows, [])
+    titles = list(next(iter(told["whole"].values())))
+    rows = [[title, *(f"{each[title]:.3f}" for each in told["whole"].values())] for title in titles]
+    print_table("What cells will measure", ["number", *told["whole"]], rows, [])
+    rows = [[pair, f"{half:.4f}"] for pair, half in told["spread"].items()]
+    print_table("Differences of validation loss that all seeds will tell", ["pair", "at least"], rows, [])
 
 
 def say(line: str) -> None:

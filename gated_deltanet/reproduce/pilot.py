@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from gated_deltanet.files import as_json, write_text
 
 from . import cells, systems
-from .numbers import needles_found, validation
+from .numbers import BEYOND, GAIN, KEPT, LONG_GAIN, SEEN, VALIDATION, needles_found, needles_loss, validation
 from .scales import LAPTOP, Scale
 from .text_cells import TextCell
 from .verdicts import LOOKS, interval
@@ -24,6 +24,8 @@ RATES = (2e-3, 4e-3, 8e-3)
 SHARE = 4  # of the tokens, a quarter
 CLOSE = ("gdn", "mamba2", "deltanet")  # of which the spread over seeds is measured
 WHOLE = ("gdn", "mamba2", "deltanet", "transformer", "gdn-h2")  # which are measured as cells will be
+MEASURED = [of(f"S-NIAH-{i}") for of in (needles_found, needles_loss) for i in (1, 2, 3)]
+MEASURED += [VALIDATION, SEEN, GAIN, LONG_GAIN, BEYOND, KEPT]
 FILE = "pilot.json"
 
 
@@ -125,11 +127,7 @@ def whole(
     """What cells will measure, of some systems: a task at which all are at the floor or the ceiling is of no use."""
     tuned = replace(place.scale, rates=tuple(best.items()))
     found = run_all([TextCell(name, SEEDS[0]) for name in names], place._replace(scale=tuned), jobs, tell)
-    tasks = [needles_found(f"S-NIAH-{i}") for i in (1, 2, 3)]
-    return {
-        cell.system: {"validation": validation(m["measures"])} | {each.title: each.of(m["measures"]) for each in tasks}
-        for cell, m in found
-    }
+    return {cell.system: {each.title: each.of(m["measures"]) for each in MEASURED} for cell, m in found}
 
 
 def run_all(
