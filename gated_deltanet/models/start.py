@@ -1,10 +1,12 @@
 """How a model's parameters start: by a rule that knows the width, or as in GPT-2, whose rule belongs to one width."""
 
+import math
 from collections.abc import Callable
 
 from torch import Tensor, nn
 
 from gated_deltanet.layers.decay import Decay
+from gated_deltanet.layers.mamba import MambaMixer
 from gated_deltanet.naming import unknown
 
 OUT = 0.2  # of torch's start ÷ √branches, for out_proj: docs/log.md
@@ -25,19 +27,23 @@ def by_width(model: nn.Module) -> None:
     ± fan_in^−½, torch's Linear, unless the mixer's authors have another start (`reset_projections`). What writes to the
     residual stream (`out_proj` of mixers and MLPs) is narrower, so that at first a token's embedding is most of it.
     Everything else (decays, convolutions, norms, D) starts as its own `reset_parameters` says.
+
+    Mamba without MLPs has neither these nor an output norm to outgrow wide embeddings with: there nothing is wider than
+    N(0, 0.02²), its authors' embeddings at any width, and `out_proj` is as its authors start it.
     """
+    widest, out = (STD, 1.0) if is_mamba_alone(model) else (math.inf, OUT)
     for module in model.modules():
         if isinstance(module, nn.Embedding):
-            nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
+            nn.init.normal_(module.weight, std=min(widest, module.embedding_dim**-0.5))
         elif isinstance(module, nn.Linear):
-            uniform(module.weight)
+            uniform(module.weight, widest=widest)
     zero_biases(model)
     for module in model.modules():
         for name in ("reset_projections", "reset_parameters"):
             reset_if_its_own(module, name)
     branches = branches_of(model)
     for weight in branches:
-        uniform(weight, OUT / len(branches) ** 0.5)
+        uniform(weight, out / len(branches) ** 0.5)
 
 
 def as_gpt2(model: nn.Module) -> None:
@@ -63,9 +69,14 @@ def as_gpt2(model: nn.Module) -> None:
 STARTS: dict[str, Callable[[nn.Module], None]] = {"width": by_width, "gpt2": as_gpt2}
 
 
-def uniform(weight: Tensor, share: float = 1.0) -> None:
-    """As torch starts a Linear: [d_out, d_in] within ± d_in^−½, or a share of that."""
-    bound = share * weight.shape[1] ** -0.5
+def is_mamba_alone(model: nn.Module) -> bool:
+    branches = [module for module in model.modules() if hasattr(module, "out_proj")]
+    return all(isinstance(module, MambaMixer) for module in branches)
+
+
+def uniform(weight: Tensor, share: float = 1.0, widest: float = math.inf) -> None:
+    """As torch starts a Linear: [d_out, d_in] within ± d_in^−½, or a share of that. widest: standard deviation."""
+    bound = min(share * weight.shape[1] ** -0.5, 3**0.5 * widest)
     nn.init.uniform_(weight, -bound, bound)
 
 

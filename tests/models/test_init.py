@@ -85,10 +85,18 @@ def test_the_start_of_older_runs_is_the_same_number_by_number():
 
 
 def test_without_mlp_there_is_one_branch_a_layer():
-    model = CausalLM(ModelConfig(160, 4, (Mamba(200, 90),), 0, 300))
+    model = CausalLM(ModelConfig(160, 4, (Mamba2(4, 60, 50),), 0, 300))
     stds = [p.std().item() for name, p in model.named_parameters() if name.endswith("out_proj.weight")]
     assert len(stds) == 4
     assert all(near(std, OUT * (3 * 200 * 4) ** -0.5) for std in stds)
+
+
+def test_mamba_alone_starts_narrow_and_as_its_authors_do_at_their_width():
+    for d_model, width in ((160, 0.02), (4000, (3 * 4000) ** -0.5)):
+        stds = spread(CausalLM(ModelConfig(d_model, 4, (Mamba(200, 90),), 0, 300)))
+        assert near(stds["embedding.weight"], min(0.02, d_model**-0.5))
+        assert near(stds["layers.0.mixer.in_proj.weight"], width)
+        assert near(stds["layers.0.mixer.out_proj.weight"], (3 * 200 * 4) ** -0.5)
 
 
 @pytest.mark.parametrize("start", STARTS)
