@@ -66,7 +66,7 @@ def left(target: str, scale: Scale, folder: Path) -> list[Cell]:
 
 
 class Plan(NamedTuple):
-    cells: int  # at most: half of them are for the second look
+    cells: int  # of both looks, the most there can be
     done: int
     left: int  # to be run next
     tokens: int  # still to be trained on

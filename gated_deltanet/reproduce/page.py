@@ -86,7 +86,9 @@ def runs(found: Sequence[Mapping[str, Any]]) -> str:
 
 
 def cost(target: str, own: Sequence[Mapping[str, Any]]) -> list[str]:
-    processors = ", ".join(dict.fromkeys(f"{cell['processor']} in {cell.get('dtype', 'float32')}" for cell in own))
+    processors = ", ".join(
+        dict.fromkeys(" in ".join(filter(None, (cell["processor"], cell.get("dtype")))) for cell in own)
+    )
     seeds = sorted({cell["seed"] for cell in own})
     return [
         f"`gdn reproduce {target} --data-dir DATA`: {runs(own)}, seeds {seeds[0]} to {seeds[-1]}, {processors}.",
