@@ -15,7 +15,7 @@ from typing import Any
 from gated_deltanet.files import as_json, write_text
 
 from . import experiment
-from .claims import judge_all
+from .claims import as_cells, judge_all
 from .page import FIGURE, asked, page, target_page
 from .scales import LAPTOP, SCALES, Scale
 
@@ -45,7 +45,7 @@ def reproduce(
     if data_dir is not None:
         experiment.run(target, scale, Path(data_dir), out / CELLS, work=Path(work), jobs=jobs, tell=tell)
     found = list(experiment.finished(scale, out / CELLS, experiment.cells_of("all", scale)))
-    judged = judge_all({(cell["system"], cell["seed"]): cell["measures"] for cell in found})
+    judged = judge_all(as_cells(found))
     if found:
         write_pages(out, found, judged)
     return judged

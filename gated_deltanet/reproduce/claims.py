@@ -26,7 +26,8 @@ from .systems import MATCHED
 from .task_cells import MQAR_STATES
 from .verdicts import CANNOT_TELL, CLOSE_LOOKS, LOOKS, Verdict, chain, judge
 
-Cells: TypeAlias = Mapping[tuple[str, int], Measures]  # by system and seed
+Run: TypeAlias = tuple[int, str]  # the seed, and the dtype of training: what differs in either is no pair
+Cells: TypeAlias = Mapping[tuple[str, Run], Measures]  # by system and run
 
 DELTA, ADDITIVE = ("gdn", "deltanet"), ("mamba2", "retnet")
 RECURRENT = "mamba2, deltanet, mamba, retnet, hgrn2"
@@ -158,14 +159,19 @@ def speed() -> Iterator[Claim]:
 CLAIMS = [claim for part in (tasks, retrieval, language, recall, length, speed, ablations) for claim in part()]
 
 
+def as_cells(found: Iterable[Mapping[str, Any]]) -> Cells:
+    """found: what was measured of each system and seed."""
+    return {(each["system"], (each["seed"], each.get("dtype", ""))): each["measures"] for each in found}
+
+
 def judge_link(claim: Claim, link: tuple[str, str | None], cells: Cells) -> Verdict | None:
     """By the seeds, in their order, that both systems have; None: too few."""
     better, worse = link
-    seeds = sorted(seed for system, seed in cells if system == better and (worse is None or (worse, seed) in cells))
+    runs = sorted(run for system, run in cells if system == better and (worse is None or (worse, run) in cells))
     differences = []
-    for seed in seeds:
-        other = 0.0 if worse is None else claim.number.of(cells[worse, seed])
-        differences.append(claim.number.better * (claim.number.of(cells[better, seed]) - other))
+    for run in runs:
+        other = 0.0 if worse is None else claim.number.of(cells[worse, run])
+        differences.append(claim.number.better * (claim.number.of(cells[better, run]) - other))
     return judge(differences, claim.number.measure, at_least=claim.at_least, looks=claim.looks)
 
 

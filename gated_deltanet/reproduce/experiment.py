@@ -11,7 +11,7 @@ from gated_deltanet.naming import unknown
 
 from . import cells, systems
 from .cells import Cell
-from .claims import CLAIMS, seeds_needed
+from .claims import CLAIMS, as_cells, seeds_needed
 from .scales import Scale
 from .speed_cells import SpeedCell
 from .task_cells import MODELS, MQAR_MODELS, MQAR_STATES, MqarCell, TaskCell
@@ -59,7 +59,7 @@ def cells_of(target: str, scale: Scale) -> Sequence[Cell]:
 def left(target: str, scale: Scale, folder: Path) -> list[Cell]:
     """What is to be run next: for the first look, and then for the second at what the first could not tell."""
     wanted = cells_of(target, scale)
-    done = {(each["system"], each["seed"]): each["measures"] for each in finished(scale, folder, wanted)}
+    done = as_cells(finished(scale, folder, wanted))
     needed = seeds_needed([claim for claim in CLAIMS if target in ("all", claim.target)], done)
     missing = [cell for cell in wanted if cells.find(cell, scale, folder) is None]
     return [cell for cell in missing if cell.seed < needed.get(cell.system, FEW)]

@@ -8,7 +8,7 @@ from gated_deltanet.layers import Attention, GatedDeltaNet
 from gated_deltanet.models import count, get_preset
 from gated_deltanet.models.presets import PAPER
 from gated_deltanet.reproduce import CELLS, LAPTOP, VERDICTS, experiment
-from gated_deltanet.reproduce.claims import CLAIMS, Claim, judge_all, order, seeds_needed
+from gated_deltanet.reproduce.claims import CLAIMS, Claim, as_cells, judge_all, judge_link, order, seeds_needed
 from gated_deltanet.reproduce.numbers import VALIDATION
 from gated_deltanet.reproduce.page import page, target_page
 from gated_deltanet.reproduce.scales import SCALES
@@ -34,7 +34,7 @@ def made_up(loss):
 def ranked(systems):
     """Cells in which each system is better than the next, with a little noise."""
     return {
-        (system, seed): made_up(2 + 0.1 * i + 0.001 * (seed * (i + 3) % 5))
+        (system, (seed, "")): made_up(2 + 0.1 * i + 0.001 * (seed * (i + 3) % 5))
         for i, system in enumerate(systems)
         for seed in range(8)
     }
@@ -66,10 +66,24 @@ def test_a_claim_is_judged_by_its_links():
     assert judged["Gated DeltaNet beats Transformer++"]["verdict"] is None  # no such cells
 
 
+def test_runs_in_different_dtypes_are_no_pair():
+    found = [
+        {"system": name, "seed": seed, "dtype": dtype, "measures": made_up(loss)}
+        for name, loss in (("a", 2.0), ("b", 3.0))
+        for seed in range(4)
+        for dtype in ["float32" if (name, seed) == ("b", 3) else "bfloat16"]
+    ]
+    claim = Claim("table3", "a > b", VALIDATION, order("a > b"), looks=(3, 4))
+    judged = judge_link(claim, ("a", "b"), as_cells(found))
+    assert judged is not None
+    assert judged.n == 3
+    assert judge_link(claim._replace(looks=(4, 8)), ("a", "b"), as_cells(found)) is None
+
+
 def test_the_page_names_every_claim_and_what_chance_would_give():
     cells = ranked(TEXT)
     same = {"parameters": 1, "state_bytes": 1, "seconds": {"training": 60}, "processor": "x"}
-    found = [{"system": system, "seed": seed, "measures": m, **same} for (system, seed), m in cells.items()]
+    found = [{"system": system, "seed": seed, "measures": m, **same} for (system, (seed, _)), m in cells.items()]
     judged = judge_all(cells)
     text = page(found, judged)
     assert all(claim.says in text for claim in CLAIMS)
@@ -106,7 +120,7 @@ def test_at_the_papers_scale_systems_are_the_presets():
 def test_a_second_look_is_for_systems_that_the_first_did_not_tell_apart():
     told, untold, other = (Claim("table3", "a > b", VALIDATION, order(text)) for text in ("a > b", "b > c", "c > d"))
     losses = {"a": [2.0] * 4, "b": [3.0] * 4, "c": [3.3, 2.8, 3.2, 2.7]}
-    cells = {(name, seed): made_up(loss) for name, each in losses.items() for seed, loss in enumerate(each)}
+    cells = {(name, (seed, "")): made_up(loss) for name, each in losses.items() for seed, loss in enumerate(each)}
     assert seeds_needed([told, untold], cells) == {"a": 4, "b": 8, "c": 8}
     assert seeds_needed([told, other], cells) == {"a": 4, "b": 4, "c": 4, "d": 4}
 
@@ -114,5 +128,5 @@ def test_a_second_look_is_for_systems_that_the_first_did_not_tell_apart():
 @pytest.mark.skipif(not (RESULTS / VERDICTS).exists(), reason="no cells have been committed yet")
 def test_committed_verdicts_follow_from_the_committed_cells():
     found = experiment.finished(LAPTOP, RESULTS / CELLS, experiment.cells_of("all", LAPTOP))
-    judged = judge_all({(cell["system"], cell["seed"]): cell["measures"] for cell in found})
+    judged = judge_all(as_cells(found))
     assert json.loads(as_json(judged)) == json.loads((RESULTS / VERDICTS).read_text())
