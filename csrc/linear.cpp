@@ -10,7 +10,6 @@ namespace {
 constexpr long GROUP = 256;      // inputs: their weights for a panel, and some rows of x, are in the cache
 constexpr long MOST_ROWS = 240;  // of a task: x of a group is in the second cache. A multiple of every tile's rows
 constexpr long WIDTH = 8;        // panels of a task with many rows, at most
-constexpr long AHEAD = 2048;     // bytes from what is read to what is fetched, of floats
 constexpr long SHARE = 1 << 16;  // products for a thread to make; for fewer, starting it costs more
 constexpr long SHARES = 4;       // ranges of panels for each thread, at least, of many rows
 #if defined(__AVX512F__)
@@ -40,6 +39,19 @@ template <int M = ROWS> INLINE void multiply_rows(long rows, const float *A, con
         multiply_rows<M - 1>(rows, A, B, k, to, row, column);
 }
 
+// Brings what is read next into the cache, a part at a time.
+struct Fetch {
+    const char *data, *end;
+    long part;
+
+    Fetch(const char *data, long bytes, long parts) : data(data), end(data + bytes), part(round_up(bytes / std::max(parts, 1L), 64)) {}
+
+    INLINE void some() {
+        const char *until = std::min(data + part, end);
+        for (; data < until; data += 64) __builtin_prefetch(data);
+    }
+};
+
 // Some rows times some panels.
 struct Product {
     const Linear &a;
@@ -55,8 +67,11 @@ struct Product {
             Output to{a, first == 0, first + GROUP >= a.K};
             for (long p = panel; p < last_panel; p++) {
                 const float *weights = k ? weight.widened(p, first, k, B) : B;
-                for (long m = row; m < end; m += ROWS)
+                Fetch next(weight.block(p + 1, first), p + 1 < last_panel ? k / SIDE * weight.block_bytes() : 0, (end - row) / ROWS);
+                for (long m = row; m < end; m += ROWS) {
+                    next.some();
                     multiply_rows(std::min<long>(ROWS, end - m), A + (m - row) * GROUP, weights, k, to, m, p * SIDE);
+                }
             }
         }
     }
@@ -85,8 +100,8 @@ struct FewRows {
                 sum.zero();
                 for (long i = 0; i < k; i += SIDE) {
                     Block block(data + i / SIDE * Block::BYTES);
-                    if (n == 0)
-                        for (long byte = 0; byte < Block::BYTES; byte += 64) __builtin_prefetch(block.data + AHEAD + byte);
+                    if (M > 1 && n == 0)  // the processor itself runs ahead of one row
+                        for (long byte = 0; byte < Block::BYTES; byte += 64) __builtin_prefetch(block.data + AHEAD + byte, 0, 2);
                     add_block(sum, x + first + i, block, n);
                 }
                 UNROLL for (int m = 0; m < M; m++)

@@ -24,6 +24,7 @@ namespace GDN_ISA {
 constexpr int SIDE = 32;  // of a block
 constexpr int VECTORS = SIDE / W;
 constexpr int TOGETHER = 8;  // inputs of a block that are read in one go
+constexpr long AHEAD = 8192;  // bytes from what few rows read to what is fetched, into the second cache: into the first costs a third
 
 // Half precision to float, whatever is flushed to zero elsewhere.
 INLINE float widen_half(uint16_t h) {

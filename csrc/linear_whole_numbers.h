@@ -9,7 +9,6 @@
 namespace GDN_ISA {
 
 constexpr int QUADS = SIDE / 4;              // of inputs in a block: each a word of four bytes
-constexpr long FAR_AHEAD = 8192;             // bytes from what is read to what is fetched
 constexpr int WHOLE_ROWS = W == 16 ? 8 : 4;  // of x that are multiplied at once
 
 // How sums of products of four bytes by four are made: `add` to what `begin` gives, and `end` gives sum + offset. In PARTS
@@ -136,13 +135,13 @@ template <class Words> struct WholeNumbers {
     }
 
     // M rows times V vectors of outputs of a panel. Of one row the sums are made in two parts: none waits for the other.
-    // ahead: bytes of each block that are fetched early.
+    // ahead: bytes of each block that are fetched early; none for one row, which the processor itself runs ahead of.
     template <int M, int V> KERNEL void multiply(long row, const char *panel, int n, long ahead, vec (&result)[M][V]) const {
         constexpr int CHAINS = M == 1 ? 2 : 1;
         vec sum[M][V];
         UNROLL for (int m = 0; m < M; m++) UNROLL for (int v = 0; v < V; v++) sum[m][v] = vec{};
         for (long b = 0; b < blocks; b++, panel += Words::BYTES) {
-            for (long byte = 0; byte < ahead; byte += 64) __builtin_prefetch(panel + FAR_AHEAD + byte);
+            for (long byte = 0; byte < ahead; byte += 64) __builtin_prefetch(panel + AHEAD + byte, 0, 2);
             const int32_t *x = words + (row * blocks + b) * BLOCK;
             ints products[CHAINS][M][V];
             UNROLL for (int m = 0; m < M; m++)
@@ -181,7 +180,7 @@ template <class Words> struct WholeNumbers {
         const char *data = (const char *)a.weight + panel * blocks * Words::BYTES;
         for (int n = 0; n < VECTORS; n += V) {
             vec sum[M][V];
-            multiply<M, V>(row, data, n, row == 0 && n == 0 ? Words::BYTES : 0, sum);
+            multiply<M, V>(row, data, n, M > 1 && row == 0 && n == 0 ? Words::BYTES : 0, sum);
             for (int m = 0; m < M; m++)
                 for (int v = 0; v < V; v++) Output{a, true, true}.put(first + row + m, panel * SIDE + (n + v) * W, sum[m][v]);
         }
