@@ -19,6 +19,7 @@ constexpr int ROWS = 6;
 #else
 constexpr int ROWS = 4;
 #endif
+constexpr long FEW = 4 * ROWS;  // rows that are multiplied as their weights are read
 
 long panels_of(const Linear &a) { return round_up(a.N, SIDE) / SIDE; }
 
@@ -88,25 +89,22 @@ struct FewRows {
         for (long m = 0; m < M; m++) widen_row(from + m * K, x + m * stride, K, round_up(K, SIDE));
     }
 
-    // As a block is read, `COUNT` vectors of outputs at a time.
-    template <class Block, int M> KERNEL void multiply(const Linear &a, long panel) const {
+    // M rows from `row` on times a group of a panel, as its blocks are read, `COUNT` vectors of outputs at a time.
+    template <class Block, int M> KERNEL void multiply(const Linear &a, const char *data, long panel, long first, long row) const {
         constexpr int COUNT = M == 1 ? VECTORS : TILE_N;
-        const char *data = Panels(a).block(panel, 0);
-        for (long first = 0; first < K; first += GROUP, data += GROUP / SIDE * Block::BYTES) {
-            Output to{a, first == 0, first + GROUP >= K};
-            long k = std::min(GROUP, K - first);
-            for (int n = 0; n < VECTORS; n += COUNT) {
-                Tile<M, COUNT> sum;
-                sum.zero();
-                for (long i = 0; i < k; i += SIDE) {
-                    Block block(data + i / SIDE * Block::BYTES);
-                    if (M > 1 && n == 0)  // the processor itself runs ahead of one row
-                        for (long byte = 0; byte < Block::BYTES; byte += 64) __builtin_prefetch(block.data + AHEAD + byte, 0, 2);
-                    add_block(sum, x + first + i, block, n);
-                }
-                UNROLL for (int m = 0; m < M; m++)
-                    UNROLL for (int v = 0; v < COUNT; v++) to.put(m, panel * SIDE + (n + v) * W, sum.c[m][v]);
+        Output to{a, first == 0, first + GROUP >= K};
+        long k = std::min(GROUP, K - first);
+        for (int n = 0; n < VECTORS; n += COUNT) {
+            Tile<M, COUNT> sum;
+            sum.zero();
+            for (long i = 0; i < k; i += SIDE) {
+                Block block(data + i / SIDE * Block::BYTES);
+                if (M > 1 && n == 0 && row == 0)  // the processor itself runs ahead of one row
+                    for (long byte = 0; byte < Block::BYTES; byte += 64) __builtin_prefetch(block.data + AHEAD + byte, 0, 2);
+                add_block(sum, x + row * stride + first + i, block, n);
             }
+            UNROLL for (int m = 0; m < M; m++)
+                UNROLL for (int v = 0; v < COUNT; v++) to.put(row + m, panel * SIDE + (n + v) * W, sum.c[m][v]);
         }
     }
     template <class Block, int M, int COUNT>
@@ -121,12 +119,18 @@ struct FewRows {
                 }
             }
     }
-    template <class Block, int rows = ROWS> void multiply_panels(const Linear &a, long panel, long end) const {
-        if (M < rows) {
-            if constexpr (rows > 1) multiply_panels<Block, rows - 1>(a, panel, end);
-            return;
-        }
-        for (; panel < end; panel++) multiply<Block, rows>(a, panel);
+    template <class Block, int rows = ROWS>
+    INLINE void multiply_rows(const Linear &a, const char *data, long panel, long first, long row) const {
+        if (M - row >= rows)
+            multiply<Block, rows>(a, data, panel, first, row);
+        else if constexpr (rows > 1)
+            multiply_rows<Block, rows - 1>(a, data, panel, first, row);
+    }
+    template <class Block> void multiply_panels(const Linear &a, long panel, long end) const {
+        for (; panel < end; panel++)
+            for (long first = 0; first < K; first += GROUP)
+                for (long row = 0; row < M; row += ROWS)
+                    multiply_rows<Block>(a, Panels(a).block(panel, first), panel, first, row);
     }
 };
 
@@ -215,7 +219,7 @@ void multiply_many(const Linear &a) {
 }  // namespace
 
 void linear(const Linear &a) {
-    if (a.M && a.M <= ROWS && a.K && a.format >= FLOAT32) return in_scratch<Together>(a).run();
+    if (a.M && a.M <= FEW && a.K && a.format >= FLOAT32) return in_scratch<Together>(a).run();
     each_part(a, multiply_many);
 }
 
