@@ -99,7 +99,13 @@ def mqar_task(rate: float) -> Task:
 
 
 def trained(task: Task, config: ModelConfig) -> dict[str, Any]:
-    levels = {"trained": task.trained, "scored": task.scored, "steps": task.steps, "peak_lr": task.peak_lr}
+    levels = {
+        "task": task.title,
+        "trained": task.trained,
+        "scored": task.scored,
+        "steps": task.steps,
+        "peak_lr": task.peak_lr,
+    }
     return levels | {"model": described(config)}
 
 
