@@ -1,4 +1,4 @@
-"""Small random models of transformers' own gated delta architectures."""
+"""Small random models of transformers' own gated delta architectures, and what they read."""
 
 import torch
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
@@ -70,3 +70,11 @@ def stock(model_type, dtype=torch.float32, seed=0, **options):
 def some(*names):
     """Those of them that the installed transformers has, or else the first it has."""
     return [name for name in names if name in MORE] or [*MORE][:1]
+
+
+def tokens(*shape):
+    return torch.randint(2, 97, shape, generator=torch.Generator().manual_seed(1))
+
+
+def random(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))

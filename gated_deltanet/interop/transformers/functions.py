@@ -124,14 +124,21 @@ def norm_forward(own: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @wraps(own)
     def forward(norm: Any, x: Tensor, gate: Tensor | None = None, *args: Any, **kwargs: Any) -> Tensor:
-        silu = getattr(norm, "activation", "silu") in SILU
-        if not taken(x) or gate is None or not silu or args or kwargs:
+        if not taken(x) or gate is None or not gated_by_silu(norm) or args or kwargs:
             return own(norm, x, gate, *args, **kwargs)
-        dtype = torch.promote_types(x.dtype, gate.dtype)
-        eps = getattr(norm, "variance_epsilon", None) or getattr(norm, "eps", 0.0)
-        return gated_rms_norm(x.to(dtype), gate.to(dtype), norm.weight, eps=eps).to(x.dtype)
+        return gated_norm(norm, x, gate)
 
     return forward
+
+
+def gated_by_silu(norm: Any) -> bool:
+    return getattr(norm, "activation", "silu") in SILU
+
+
+def gated_norm(norm: Any, x: Tensor, gate: Tensor) -> Tensor:
+    dtype = torch.promote_types(x.dtype, gate.dtype)
+    eps = getattr(norm, "variance_epsilon", None) or getattr(norm, "eps", 0.0)
+    return gated_rms_norm(x.to(dtype), gate.to(dtype), norm.weight, eps=eps).to(x.dtype)
 
 
 def linear_forward(own: Callable[..., Tensor]) -> Callable[..., Tensor]:
