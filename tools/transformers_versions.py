@@ -11,8 +11,8 @@ import sysconfig
 from pathlib import Path
 
 VERSIONS = ("4.57.6", "5.10.2")  # where qwen3_next appeared, and when layers still held their functions
-TESTS = ("tests/interop/test_accelerate.py", "tests/interop/test_accelerate_generation.py")
 ROOT = Path(__file__).resolve().parent.parent
+TESTS = sorted(ROOT.glob("tests/interop/test_accelerate*.py"))
 
 
 def main() -> int:

@@ -34,12 +34,6 @@ def every_architecture(request):
     return stock(request.param)
 
 
-@pytest.fixture(name="accelerated")
-def in_the_test():
-    with gated_deltanet.accelerate_transformers() as acceleration:
-        yield acceleration
-
-
 def tokens(n, seed=1):
     return torch.randint(2, 97, (n,), generator=torch.Generator().manual_seed(seed))
 
