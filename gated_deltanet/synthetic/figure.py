@@ -10,7 +10,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from gated_deltanet.files import write
 
-ACROSS = 3  # panels
+ACROSS = 4  # panels: recall and copying above, state tracking below
 COLOURS = matplotlib.color_sequences["tab10"]
 MARKERS = "osD^vPX"
 GREY = "0.45"
@@ -23,7 +23,7 @@ def draw(document: dict[str, Any], file: Path) -> None:
     names = list(dict.fromkeys(name for task in tasks for name in task["models"]))
     rows = -(-len(tasks) // ACROSS)
     layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.12)  # inches
-    figure = Figure(figsize=(4.2 * ACROSS, 4 * rows), layout=layout)
+    figure = Figure(figsize=(4.4 * ACROSS, 4 * rows), layout=layout)
     panels = list(figure.subplots(rows, ACROSS, squeeze=False).flat)
     for axis, task in zip(panels, tasks, strict=False):
         draw_frame(axis, task)
