@@ -161,7 +161,7 @@ def test_cpp_gives_the_bits_of_the_floats_a_packed_weight_stands_for(format):
 @needs_native
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
-    "shape", [(1, 7, 5), (2, 33, 31), (3, 64, 257), (4, 50, 128), (9, 40, 600), (4, 0, 6), (2, 5, 0)]
+    "shape", [(1, 7, 5), (2, 33, 31), (3, 64, 257), (4, 50, 128), (7, 29, 75), (9, 40, 600), (4, 0, 6), (2, 5, 0)]
 )
 def test_cpp_few_rows_of_a_weight_as_it_is(shape, dtype):
     inputs = random_inputs(*shape)

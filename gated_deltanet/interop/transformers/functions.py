@@ -22,7 +22,7 @@ from gated_deltanet.ops.linear.cpp import few_rows
 
 SILU = ("silu", "swish")
 READING = "gdn_reading"  # the attribute of a state that says how it came about
-FEW = 4  # rows of which a product only reads its weight
+FEW = 16  # rows of which a product only reads its weight
 IN_FORCE: list[Any] = []  # the acceleration that is, if one is
 
 
@@ -40,7 +40,8 @@ class Reading(NamedTuple):
         """o and the state after the last token."""
         q, *others = self.tokens
         q = q if self.unit_keys else q * q.shape[-1] ** -0.5
-        rule = choose("gated_delta_rule", RULES_OF_UNIT_KEYS if self.unit_keys else RULES, "auto", q)
+        backend = "cpp-recurrent" if q.shape[1] <= FEW and native.refusal(q) is None else "auto"
+        rule = choose("gated_delta_rule", RULES_OF_UNIT_KEYS if self.unit_keys else RULES, backend, q)
         return rule(q, *others, self.state, cu_seqlens)
 
 

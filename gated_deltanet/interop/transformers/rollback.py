@@ -77,7 +77,8 @@ def state_before(readings: Sequence[Reading], n: int) -> Tensor:
         raise ValueError(f"crop: {n} tokens to take back from a recurrent state, expected at most the {L} recorded")
     if n == L:
         return readings[0].state
-    together = (torch.cat(parts, 1) for parts in zip(*(reading.tokens for reading in readings), strict=True))
+    parts = zip(*(reading.tokens for reading in readings), strict=True)
+    together = (torch.cat(part, 1) if len(part) > 1 else part[0] for part in parts)
     return readings[0]._replace(tokens=tuple(x[:, : L - n] for x in together)).run()[1]
 
 
