@@ -102,17 +102,19 @@ def test_bfloat16_projections_are_ours_where_torch_is_slow(monkeypatch):
         assert relative_error(value, exact[key]) <= (4e-3 if key == "y" else 1e-2), key
 
 
-@pytest.mark.parametrize("unit_keys", [True, False])
-def test_rule_is_within_budget(unit_keys):
-    inputs = {
-        "query": random(2, 50, 2, 8),
-        "key": torch.nn.functional.normalize(random(2, 50, 2, 8, seed=1), dim=-1),
-        "value": random(2, 50, 4, 12, seed=2),
-        "g": -random(2, 50, 4, seed=3).abs(),
-        "beta": random(2, 50, 4, seed=4).sigmoid(),
+def rule_inputs(L):
+    return {
+        "query": random(2, L, 2, 8),
+        "key": torch.nn.functional.normalize(random(2, L, 2, 8, seed=1), dim=-1),
+        "value": random(2, L, 4, 12, seed=2),
+        "g": -random(2, L, 4, seed=3).abs(),
+        "beta": random(2, L, 4, seed=4).sigmoid(),
         "initial_state": random(2, 4, 8, 12, seed=5),
     }
 
+
+@pytest.mark.parametrize("unit_keys", [True, False])
+def test_rule_is_within_budget(unit_keys):
     def form(**inputs):
         return functions.gated_delta_rule(**inputs, output_final_state=True, use_qk_l2norm_in_kernel=unit_keys)
 
@@ -121,7 +123,20 @@ def test_rule_is_within_budget(unit_keys):
             query, key = (x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6) for x in (query, key))
         return gated_delta_rule(query * 8**-0.5, key, value, g, beta, initial_state, backend="reference")
 
-    assert_within_budget(form, recurrence, inputs, gates=("g", "beta"))
+    assert_within_budget(form, recurrence, rule_inputs(50), gates=("g", "beta"))
+
+
+@pytest.mark.skipif(native.unusable() is not None, reason=str(native.unusable()))
+def test_few_tokens_give_the_bits_of_one_after_another():
+    inputs = rule_inputs(functions.FEW)
+    together = functions.gated_delta_rule(**inputs, output_final_state=True)
+    state, o = inputs.pop("initial_state"), []
+    for t in range(functions.FEW):
+        token = {name: x[:, t : t + 1] for name, x in inputs.items()}
+        of_token, state = functions.gated_delta_rule(**token, initial_state=state, output_final_state=True)
+        o.append(of_token)
+    assert torch.equal(together[0], torch.cat(o, 1))
+    assert torch.equal(together[1], state)
 
 
 @pytest.mark.parametrize("L", [1, 2, 3, 9])
