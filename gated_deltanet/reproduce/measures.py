@@ -3,10 +3,12 @@
 A loss is in nats. [total, n] is a sum over n tokens, of one document or one question.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from torch import Tensor
 
 from gated_deltanet.data.sources import documents
 from gated_deltanet.eval.extrapolation import CORPORA, by_bucket, texts
@@ -28,35 +30,37 @@ GAIN_SETS = ("squad", "fda", "triviaqa", "nq", "drop")
 LONG = 16  # times the trained length, to which long documents are cut
 
 
+class Piece(NamedTuple):
+    """Of a text, in one row."""
+
+    tokens: Sequence[int]
+    losses: Tensor  # of each but the first
+
+
 def measure(model: OurModel, length: int, data_dir: Path, limit: int | None) -> dict[str, Any]:
     """length: it was trained with. limit: questions of each set, and a twentieth of it documents of each corpus; None:
     the validation loss only."""
+    read = validation_losses(model, length, data_dir)
+    found = {"validation": {name: [sum_of(pieces) for pieces in texts] for name, texts in read.items()}}
     if limit is None:
-        return {"validation": validation(model, length, data_dir)}
-    parts: dict[str, Callable[[], Any]] = {
-        "validation": lambda: validation(model, length, data_dir),
-        "pairs": lambda: seen_pairs(model, length, data_dir),
-        "needles": lambda: needle_scores(model, length, data_dir, limit),
-        "gain": lambda: context_gains(model, length, data_dir, limit),
-        "long_gain": lambda: long_gains(model, length, data_dir, limit),
-        "positions": lambda: by_position(model, length, data_dir, max(1, limit // 20)),
+        return found
+    return found | {
+        "pairs": seen_pairs(piece for texts in read.values() for pieces in texts for piece in pieces),
+        "needles": needle_scores(model, length, data_dir, limit),
+        "gain": context_gains(model, length, data_dir, limit),
+        "long_gain": long_gains(model, length, data_dir, limit),
+        "positions": by_position(model, length, data_dir, max(1, limit // 20)),
     }
-    return {name: part() for name, part in parts.items()}
 
 
-def validation_rows(model: OurModel, data_dir: Path) -> dict[str, list[list[int]]]:
-    """The tokens of each document, from the one before it on."""
+def validation_losses(model: OurModel, length: int, data_dir: Path) -> dict[str, list[list[Piece]]]:
+    """Of each document, read as training reads them: in rows of the trained length."""
     found = {}
     for name, where in VALIDATION.items():
         texts = [each.text[:CHARACTERS] for each in islice(documents(str(data_dir / where)), DOCUMENTS)]
-        found[name] = [[model.first_token, *model.encode(text)] for text in texts]
+        rows = [[model.first_token, *model.encode(text)] for text in texts]
+        found[name] = [[Piece(part, model.losses(part)) for part in in_rows(row, length)] for row in rows]
     return found
-
-
-def validation(model: OurModel, length: int, data_dir: Path) -> dict[str, list[list[float]]]:
-    """The loss of each document, read as training reads them: in rows of the trained length."""
-    rows = validation_rows(model, data_dir)
-    return {name: [sum_of(model, in_rows(row, length)) for row in each] for name, each in rows.items()}
 
 
 def in_rows(row: Sequence[int], length: int) -> Iterator[Sequence[int]]:
@@ -64,22 +68,20 @@ def in_rows(row: Sequence[int], length: int) -> Iterator[Sequence[int]]:
     return (row[at : at + length + 1] for at in range(0, len(row) - 1, length))
 
 
-def sum_of(model: OurModel, rows: Iterator[Sequence[int]]) -> list[float]:
-    losses = [model.losses(row) for row in rows]
-    return [round(sum(float(loss.sum()) for loss in losses), 4), sum(map(len, losses))]
+def sum_of(pieces: Sequence[Piece]) -> list[float]:
+    return [round(sum(float(each.losses.sum()) for each in pieces), 4), sum(len(each.losses) for each in pieces)]
 
 
-def seen_pairs(model: OurModel, length: int, data_dir: Path) -> dict[str, list[float]]:
+def seen_pairs(pieces: Iterable[Piece]) -> dict[str, list[float]]:
     """Of tokens that complete a pair that was in their row before, and of all others (Zoology's slices)."""
     totals = {"seen": [0.0, 0], "new": [0.0, 0]}
-    for row in (row for rows in validation_rows(model, data_dir).values() for row in rows):
-        for piece in in_rows(row, length):
-            before: set[tuple[int, int]] = set()
-            for pair, loss in zip(pairwise(piece), model.losses(piece).tolist(), strict=True):
-                of = totals["seen" if pair in before else "new"]
-                of[0] += loss
-                of[1] += 1
-                before.add(pair)
+    for piece in pieces:
+        before: set[tuple[int, int]] = set()
+        for pair, loss in zip(pairwise(piece.tokens), piece.losses.tolist(), strict=True):
+            of = totals["seen" if pair in before else "new"]
+            of[0] += loss
+            of[1] += 1
+            before.add(pair)
     return {name: [round(total, 4), n] for name, (total, n) in totals.items()}
 
 

@@ -14,7 +14,7 @@ class Scale:
     batch_tokens: int
     peak_lr: float
     rates: tuple[tuple[str, float], ...] = ()  # of systems that learn best at another
-    limit: int = 300  # questions of each set
+    limit: int = 200  # questions of each set
     recipe: str | None = None  # of the paper, with torchrun; None: in this process, one thread
     seeds: int | None = None  # at most; None: as many as claims need
 

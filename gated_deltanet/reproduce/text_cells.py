@@ -42,7 +42,8 @@ class TextCell(NamedTuple):
 
     def settings(self, scale: Scale) -> dict[str, Any]:
         config = systems.config_of(self.system, scale)
-        shared = {name: value for name, value in asdict(scale).items() if name not in ("rates", "peak_lr", "seeds")}
+        elsewhere = ("rates", "peak_lr", "seeds") if self.measured else ("rates", "peak_lr", "seeds", "limit")
+        shared = {name: value for name, value in asdict(scale).items() if name not in elsewhere}
         return {"peak_lr": scale.rate(self.system), **shared, "model": described(config)}
 
     def tokens(self, scale: Scale) -> int:

@@ -3,7 +3,9 @@
 import json
 import random
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from gated_deltanet.data import prepare
 from gated_deltanet.data.sources import documents
@@ -28,13 +30,15 @@ def make(data_dir: Path, out: Path, tokens: int, vocab_size: int) -> Path:
     if is_prepared(out):
         return out
     sources = {name: list(source) for name, source in of_sources(data_dir, int(tokens * BYTES_PER_TOKEN)).items()}
-    out.parent.mkdir(parents=True, exist_ok=True)
-    file = out.parent / f"{out.name}.jsonl"
     lines = [json.dumps({"text": text}) + "\n" for texts in sources.values() for text in texts]
-    write_text(file, "".join(lines))
     tokenizer = train_bpe((text for texts in sources.values() for text in texts), vocab_size)
-    prepare(str(file), tokenizer, out, valid=0.02)
-    file.unlink()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=out.parent) as folder:  # apart from another cell's, which may make the same
+        file, made = Path(folder, "texts.jsonl"), Path(folder, "prepared")
+        write_text(file, "".join(lines))
+        prepare(str(file), tokenizer, made, valid=0.02)
+        with suppress(OSError):  # the other was quicker
+            made.rename(out)
     return out
 
 

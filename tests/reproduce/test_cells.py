@@ -9,13 +9,24 @@ from tiny_sets import LONGBENCH_ROWS, write_longbench, write_recall, write_rows,
 
 from gated_deltanet import cli
 from gated_deltanet.eval.longbench import MINI
-from gated_deltanet.reproduce import cells, experiment, needles, pilot, reproduce, speed_cells, systems, task_cells
+from gated_deltanet.reproduce import (
+    cells,
+    experiment,
+    needles,
+    pilot,
+    reproduce,
+    speed_cells,
+    systems,
+    task_cells,
+    texts,
+)
 from gated_deltanet.reproduce.scales import SCALES, Scale
 from gated_deltanet.reproduce.speed_cells import SpeedCell
 from gated_deltanet.reproduce.task_cells import MqarCell, TaskCell
 from gated_deltanet.reproduce.text_cells import TextCell, command
 from gated_deltanet.synthetic.tasks import TASKS
 from gated_deltanet.train import resolve
+from gated_deltanet.train.data import is_prepared
 
 TOY = Scale("nano", 300, tokens=2048, length=256, batch_tokens=512, peak_lr=4e-3, limit=2)
 WORDS = ("amber", "brave", "calm", "early", "quiet"), ("anchor", "bridge", "candle", "forest", "river")
@@ -71,6 +82,14 @@ def test_a_cell_repeats_to_the_same_numbers(found, data, tmp_path):
     again = cells.run(TextCell("gdn", 3), TOY, data, tmp_path / "work", tmp_path / "cells")
     assert again["measures"] == measured["measures"]
     assert again["hash"] == measured["hash"]
+
+
+def test_cells_side_by_side_make_their_texts_once_whole(data, tmp_path):
+    with ThreadPoolExecutor(2) as pool:
+        made = [pool.submit(texts.make, data, tmp_path / "texts", TOY.tokens, TOY.vocab_size) for _ in range(2)]
+    assert [each.result() for each in made] == [tmp_path / "texts"] * 2
+    assert is_prepared(tmp_path / "texts")
+    assert list(tmp_path.iterdir()) == [tmp_path / "texts"]
 
 
 def test_an_ablation_has_its_validation_loss_only(data, tmp_path):
