@@ -18,7 +18,7 @@ from gated_deltanet.eval.model import OurModel
 from gated_deltanet.files import write_json
 from gated_deltanet.interop.folder import load
 from gated_deltanet.models import count
-from gated_deltanet.train import Recipe, resolve, resume, train
+from gated_deltanet.train import Recipe, metrics, resolve, resume, train
 from gated_deltanet.train.data import is_prepared
 from gated_deltanet.train.recipe import read_recipe
 from gated_deltanet.train.run import RECIPE
@@ -51,7 +51,6 @@ class TextCell(NamedTuple):
 
     def run(self, scale: Scale, data_dir: Path, work: Path) -> dict[str, Any]:
         """Train, which goes on where it was stopped, and measure. work: for what is not kept."""
-        began = perf_counter()
         folder = work / file_of(self).removesuffix(".json")
         if scale.recipe:
             subprocess.run(command(self, scale, data_dir, work), check=True)
@@ -61,14 +60,15 @@ class TextCell(NamedTuple):
             name = f"texts-{scale.tokens}-{scale.vocab_size}"
             prepared = texts.make(data_dir, work / name, scale.tokens, scale.vocab_size)
             train(recipe_of(self, scale, prepared, work), folder, quiet=True)
-        model, trained = load(folder), perf_counter() - began
-        limit = scale.limit if self.measured else None
+        model, limit = load(folder), scale.limit if self.measured else None
+        trained = sum(step.get("seconds", 0) for step in metrics.read(folder / metrics.FILE))  # also before a kill
+        began = perf_counter()
         return {
             "parameters": count.parameters(model.config),
             "state_bytes": count.state_bytes(model.config),
             "measures": measure(OurModel(model, tokenizer.load(folder)), scale.length, data_dir, limit),
             "dtype": read_recipe(folder / RECIPE).dtype,
-            "seconds": {"training": round(trained), "measuring": round(perf_counter() - began - trained)},
+            "seconds": {"training": round(trained), "measuring": round(perf_counter() - began)},
         }
 
 
