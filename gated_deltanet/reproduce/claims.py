@@ -1,5 +1,6 @@
 """The paper's claims as data: who is better than whom, by which number; and how cells judge them."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise, product
 from typing import Any, NamedTuple, TypeAlias
@@ -19,6 +20,7 @@ from .numbers import (
     VALIDATION,
     Measures,
     Number,
+    mean,
     needles_found,
     needles_loss,
 )
@@ -172,16 +174,28 @@ def judge_link(claim: Claim, link: tuple[str, str | None], cells: Cells) -> Verd
     for run in runs:
         other = 0.0 if worse is None else claim.number.of(cells[worse, run])
         differences.append(claim.number.better * (claim.number.of(cells[better, run]) - other))
-    return judge(differences, claim.number.measure, at_least=claim.at_least, looks=claim.looks)
+    found = judge(differences, claim.number.measure, at_least=claim.at_least, looks=claim.looks)
+    return found._replace(verdict=CANNOT_TELL) if found and at_floor(claim.number, cells) else found
+
+
+def at_floor(number: Number, cells: Cells) -> bool:
+    """Not even the best of all systems that are judged by it can do this: their differences say nothing."""
+    if number.floor is None:
+        return False
+    named = {name for claim in CLAIMS if claim.number.title == number.title for group in claim.order for name in group}
+    values = {name: [number.of(m) for (system, _), m in cells.items() if system == name] for name in named}
+    best = max((number.better * mean(each) for each in values.values() if each), default=-math.inf)
+    return best < number.better * number.floor
 
 
 def seeds_needed(claims: Iterable[Claim], cells: Cells) -> dict[str, int]:
-    """Of each system that they name: those of the first look, and of the last where a look has told nothing."""
+    """Of each system that they name: those of the first look, and of the last where more seeds may tell more."""
     needed: dict[str, int] = {}
     for claim in claims:
         for link in claim.links():
             found = judge_link(claim, link, cells)
-            n = claim.looks[-1 if found and found.verdict == CANNOT_TELL else 0]
+            again = found and found.verdict == CANNOT_TELL and not at_floor(claim.number, cells)
+            n = claim.looks[-1 if again else 0]
             needed |= {system: max(n, needed.get(system, 0)) for system in link if system}
     return needed
 
@@ -200,6 +214,7 @@ def judge_claim(claim: Claim, cells: Cells) -> dict[str, Any]:
         "number": claim.number.title,
         "unit": claim.number.measure.unit,
         "at_least": claim.at_least,
+        "at_floor": at_floor(claim.number, cells),
         "verdict": chain(known) if len(known) == len(links) else None,
         "links": [{"better": a, "worse": b, **(each._asdict() if each else {})} for (a, b), each in links.items()],
     }

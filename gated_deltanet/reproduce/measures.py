@@ -21,6 +21,7 @@ from gated_deltanet.eval.recall import SETS, prompt, read_set
 from gated_deltanet.result import FAILURES
 
 from . import needles
+from .numbers import FAR
 
 FACTORS = (0.5, 1, 2, 4)  # of the trained length, at which needles are hidden
 TIMES = 20  # the trained length, up to which losses are measured by position
@@ -44,12 +45,14 @@ def measure(model: OurModel, length: int, data_dir: Path, limit: int | None) -> 
     found = {"validation": {name: [sum_of(pieces) for pieces in texts] for name, texts in read.items()}}
     if limit is None:
         return found
+    far = long_rows(model, length, data_dir, max(1, limit // 20))
     return found | {
         "pairs": seen_pairs(piece for texts in read.values() for pieces in texts for piece in pieces),
         "needles": needle_scores(model, length, data_dir, limit),
         "gain": context_gains(model, length, data_dir, limit),
         "long_gain": long_gains(model, length, data_dir, limit),
-        "positions": by_position(model, length, data_dir, max(1, limit // 20)),
+        "positions": {name: by_position(model, length, rows) for name, rows in far.items()},
+        "far_afresh": {name: far_afresh(model, length, rows) for name, rows in far.items()},
     }
 
 
@@ -153,16 +156,26 @@ def long_gains(model: OurModel, length: int, data_dir: Path, limit: int) -> dict
     return found
 
 
-def by_position(model: OurModel, length: int, data_dir: Path, limit: int) -> dict[str, list[list[float]]]:
-    """Of each corpus of Fig. 2 the loss of each stretch of the trained length, over the longest documents."""
+def long_rows(model: OurModel, length: int, data_dir: Path, limit: int) -> dict[str, list[list[int]]]:
+    """The longest documents of each corpus of Fig. 2."""
+    most = TIMES * length + 1
+    found = {name: texts(name, data_dir, limit) for name in CORPORA}
+    return {
+        name: [[model.first_token, *model.encode(t[: 12 * most])][:most] for t in each] for name, each in found.items()
+    }
+
+
+def by_position(model: OurModel, length: int, rows: Sequence[Sequence[int]]) -> list[list[float]]:
+    """The loss of each stretch of the trained length."""
     ends = [length * i for i in range(1, TIMES + 1)]
-    found = {}
-    for name in CORPORA:
-        totals = [[0.0, 0] for _ in ends]
-        for text in texts(name, data_dir, limit):
-            row = [model.first_token, *model.encode(text[: 12 * ends[-1]])][: ends[-1] + 1]
-            for total, (loss, n) in zip(totals, by_bucket(model.losses(row), ends), strict=True):
-                total[0] += loss
-                total[1] += n
-        found[name] = [[round(loss, 3), n] for loss, n in totals]
-    return found
+    totals = [[0.0, 0] for _ in ends]
+    for row in rows:
+        for total, (loss, n) in zip(totals, by_bucket(model.losses(row), ends), strict=True):
+            total[0] += loss
+            total[1] += n
+    return [[round(loss, 3), n] for loss, n in totals]
+
+
+def far_afresh(model: OurModel, length: int, rows: Sequence[Sequence[int]]) -> list[float]:
+    """The loss of the stretches from FAR on, each read by itself: what is far is often harder to read, too."""
+    return sum_of([Piece(part, model.losses(part)) for row in rows for part in in_rows(row[FAR * length :], length)])

@@ -8,6 +8,8 @@ from .verdicts import ACCURACY, CONTEXT_GAIN, FLATNESS, LOG_PERPLEXITY, SPEED, M
 
 Measures: TypeAlias = Mapping[str, Any]  # of one cell
 AT = ("0.5", "1", "2")  # times the trained length, at which needles are judged: the paper's 2K to 8K
+FAR = 14  # times it, from where on that is far
+LEAST_GAIN = 0.1  # nats that a context must be worth to the best system
 
 
 class Number(NamedTuple):
@@ -15,6 +17,7 @@ class Number(NamedTuple):
     of: Callable[[Measures], float]
     measure: Measure
     better: int  # 1: more is better, −1: less is
+    floor: float | None = None  # what the best system must reach for others to be told apart by it
 
 
 def mean(values: Sequence[float]) -> float:
@@ -30,7 +33,7 @@ def needles_found(task: str) -> Number:
     def percent(m: Measures) -> float:
         return mean([100 * m["needles"][task][at]["right"] / m["needles"][task][at]["asked"] for at in AT])
 
-    return Number(f"{task}, percent right", percent, ACCURACY, 1)
+    return Number(f"{task}, percent right", percent, ACCURACY, 1, floor=20)
 
 
 def needles_loss(task: str) -> Number:
@@ -47,19 +50,18 @@ def validation(m: Measures) -> float:
 
 
 def beyond(m: Measures) -> float:
-    return mean([per_token(stretches[1:]) for stretches in reaching(m, 1)])
+    found = [stretches[1:] for stretches in m["positions"].values() if any(n for _, n in stretches[1:])]
+    if not found:
+        raise ValueError("no corpus has a document longer than the trained length")
+    return mean([per_token(stretches) for stretches in found])
 
 
 def kept(m: Measures) -> float:
-    return mean([per_token(stretches[:1]) - per_token(stretches[14:]) for stretches in reaching(m, 14)])
-
-
-def reaching(m: Measures, stretch: int) -> list[Sequence[Sequence[float]]]:
-    """The corpora with documents so long."""
-    found = [stretches for stretches in m["positions"].values() if any(n for _, n in stretches[stretch:])]
-    if not found:
-        raise ValueError(f"no corpus has a document longer than {stretch} times the trained length")
-    return found
+    """By how much all that came before lowers the loss of the last stretches, against reading each by itself."""
+    names = [name for name, (_, n) in m["far_afresh"].items() if n]
+    if not names:
+        raise ValueError(f"no corpus has a document longer than {FAR} times the trained length")
+    return mean([per_token([m["far_afresh"][name]]) - per_token(m["positions"][name][FAR:]) for name in names])
 
 
 def gain(of: str) -> Callable[[Measures], float]:
@@ -79,13 +81,13 @@ def falling(m: Measures) -> float:
     return math.log(first / last)
 
 
-TASK = Number("percent right", lambda m: m["accuracy"], ACCURACY, 1)
+TASK = Number("percent right", lambda m: m["accuracy"], ACCURACY, 1, floor=20)
 VALIDATION = Number("validation loss", validation, LOG_PERPLEXITY, -1)
-GAIN = Number("context gain", gain("gain"), CONTEXT_GAIN, 1)
+GAIN = Number("context gain", gain("gain"), CONTEXT_GAIN, 1, floor=LEAST_GAIN)
 SEEN = Number("loss of pairs seen before", lambda m: per_token([m["pairs"]["seen"]]), LOG_PERPLEXITY, -1)
-LONG_GAIN = Number("context gain, long documents", gain("long_gain"), CONTEXT_GAIN, 1)
+LONG_GAIN = Number("context gain, long documents", gain("long_gain"), CONTEXT_GAIN, 1, floor=LEAST_GAIN)
 BEYOND = Number("loss beyond the trained length", beyond, LOG_PERPLEXITY, -1)
-KEPT = Number("loss at the trained length − loss at 15 to 20 times it", kept, CONTEXT_GAIN, 1)
+KEPT = Number("what all that came before is worth at 15 to 20 times the trained length", kept, CONTEXT_GAIN, 1)
 TOKENS = Number("log of tokens per second, mean of all lengths", speed, SPEED, 1)
 TOKENS_SHORT = Number("log of tokens per second, shortest rows", shortest, SPEED, 1)
 FALLING = Number("log of the speed in the shortest rows ÷ in the longest", falling, FLATNESS, 1)

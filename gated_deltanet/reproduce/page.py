@@ -46,8 +46,14 @@ def page(found: Sequence[Mapping[str, Any]], judged: Sequence[Mapping[str, Any]]
     for target, title in TITLES.items():
         for i, claim in enumerate(claim for claim in judged if claim["target"] == target):
             first = f"[{title}]({target}/README.md)" if i == 0 else ""
-            lines.append(f"| {first} | {claim['claim']} | {claim['number']} | {claim['verdict'] or PENDING} |")
+            lines.append(f"| {first} | {claim['claim']} | {claim['number']} | {told(claim)} |")
     return "\n".join(lines) + "\n"
+
+
+def told(claim: Mapping[str, Any]) -> str:
+    """The verdict, and why there can be none."""
+    why = ": nobody is above the floor" if claim["verdict"] and claim["at_floor"] else ""
+    return f"{claim['verdict'] or PENDING}{why}"
 
 
 def target_page(target: str, found: Sequence[Mapping[str, Any]], judged: Sequence[Mapping[str, Any]]) -> str:
@@ -133,8 +139,7 @@ def papers(target: str, system: str) -> str:
 def verdict_table(target: str, judged: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = ["| claim | by | pair | seeds | difference | verdict |", "|---|---|---|---|---|---|"]
     for claim in (claim for claim in judged if claim["target"] == target):
-        verdict = claim["verdict"] or PENDING
-        lines.append(f"| **{claim['claim']}** | {claim['number']} | | | | **{verdict}** |")
+        lines.append(f"| **{claim['claim']}** | {claim['number']} | | | | **{told(claim)}** |")
         for link in claim["links"]:
             sign = "≥" if claim["at_least"] else ">"
             pair = f"{link['better']} {sign} {link['worse'] or '0'}"

@@ -163,7 +163,7 @@ def test_a_pilot_finds_rates_and_what_seeds_can_tell(data, tmp_path, monkeypatch
 
 def test_every_number_of_a_cell_is_there(found):
     measures = found[0]["measures"]
-    assert set(measures) == {"validation", "pairs", "needles", "gain", "long_gain", "positions"}
+    assert set(measures) == {"validation", "pairs", "needles", "gain", "long_gain", "positions", "far_afresh"}
     assert {(task, at) for task, lengths in measures["needles"].items() for at in lengths} == {
         (task, at) for task in needles.TASKS for at in ("0.5", "1", "2", "4")
     }

@@ -8,12 +8,21 @@ from gated_deltanet.layers import Attention, GatedDeltaNet
 from gated_deltanet.models import count, get_preset
 from gated_deltanet.models.presets import PAPER
 from gated_deltanet.reproduce import CELLS, LAPTOP, VERDICTS, experiment
-from gated_deltanet.reproduce.claims import CLAIMS, Claim, as_cells, judge_all, judge_link, order, seeds_needed
-from gated_deltanet.reproduce.numbers import VALIDATION
+from gated_deltanet.reproduce.claims import (
+    CLAIMS,
+    Claim,
+    as_cells,
+    at_floor,
+    judge_all,
+    judge_link,
+    order,
+    seeds_needed,
+)
+from gated_deltanet.reproduce.numbers import LONG_GAIN, VALIDATION
 from gated_deltanet.reproduce.page import page, target_page
 from gated_deltanet.reproduce.scales import SCALES
 from gated_deltanet.reproduce.systems import ABLATIONS, ORDERS, TEXT, config_of
-from gated_deltanet.reproduce.verdicts import REPRODUCED
+from gated_deltanet.reproduce.verdicts import CANNOT_TELL, REPRODUCED
 
 RESULTS = Path(__file__).parents[2] / "results" / "reproduce"
 
@@ -28,6 +37,7 @@ def made_up(loss):
         "gain": {"squad": [[-loss, 1]]},
         "long_gain": {"qasper": [[-loss, 1]]},
         "positions": {"PG19": [[loss, 1]] * 20},
+        "far_afresh": {"PG19": [loss, 1]},
     }
 
 
@@ -64,6 +74,19 @@ def test_a_claim_is_judged_by_its_links():
     assert chain["verdict"] == REPRODUCED
     assert len(chain["links"]) == 6
     assert judged["Gated DeltaNet beats Transformer++"]["verdict"] is None  # no such cells
+
+
+@pytest.mark.parametrize(("worth", "verdict"), [(0.4, REPRODUCED), (0.04, CANNOT_TELL)])
+def test_nothing_is_told_apart_by_what_nobody_can_do(worth, verdict):
+    claim = Claim("table5", "a > b", LONG_GAIN, order("gdn-h2 > gdn"))
+    cells = {
+        (name, (seed, "")): made_up(-worth / i) for i, name in enumerate(("gdn-h2", "gdn"), 1) for seed in range(4)
+    }
+    judged = judge_link(claim, ("gdn-h2", "gdn"), cells)
+    assert judged is not None
+    assert judged.verdict == verdict
+    assert at_floor(LONG_GAIN, cells) == (verdict == CANNOT_TELL)
+    assert seeds_needed([claim], cells) == {"gdn-h2": 4, "gdn": 4}  # more would not tell more
 
 
 def test_runs_in_different_dtypes_are_no_pair():
