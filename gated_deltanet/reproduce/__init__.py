@@ -4,8 +4,8 @@
 
     reproduce("table3", data_dir="texts", out="results/reproduce", jobs=2)
 
-The files in the order to read them: verdicts, numbers, claims; scales, systems, needles, texts, measures; cells,
-text_cells, task_cells, speed_cells; experiment, pilot, figures, others, page.
+The files in the order to read them: verdicts, numbers, claims; scales, systems, texts, measures; cells,
+text_cells, needles, needle_cells, task_cells, speed_cells; experiment, pilot, figures, others, page.
 """
 
 from collections.abc import Callable, Mapping, Sequence

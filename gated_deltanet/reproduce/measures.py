@@ -20,10 +20,8 @@ from gated_deltanet.eval.prompting import cut_middle
 from gated_deltanet.eval.recall import SETS, prompt, read_set
 from gated_deltanet.result import FAILURES
 
-from . import needles
 from .numbers import FAR
 
-FACTORS = (0.5, 1, 2, 4)  # of the trained length, at which needles are hidden
 TIMES = 20  # the trained length, up to which losses are measured by position
 VALIDATION = {"articles": "wikipedia_en/valid.jsonl.gz", "novels": "novels_en/valid"}
 DOCUMENTS, CHARACTERS = 60, 60_000  # of each validation text, at most
@@ -48,7 +46,6 @@ def measure(model: OurModel, length: int, data_dir: Path, limit: int | None) -> 
     far = long_rows(model, length, data_dir, max(1, limit // 20))
     return found | {
         "pairs": seen_pairs(piece for texts in read.values() for pieces in texts for piece in pieces),
-        "needles": needle_scores(model, length, data_dir, limit),
         "gain": context_gains(model, length, data_dir, limit),
         "long_gain": long_gains(model, length, data_dir, limit),
         "positions": {name: by_position(model, length, rows) for name, rows in far.items()},
@@ -86,22 +83,6 @@ def seen_pairs(pieces: Iterable[Piece]) -> dict[str, list[float]]:
             of[1] += 1
             before.add(pair)
     return {name: [round(total, 4), n] for name, (total, n) in totals.items()}
-
-
-def needle_scores(model: OurModel, length: int, data_dir: Path, limit: int) -> dict[str, dict[str, dict[str, float]]]:
-    """By task and length: how many values were said right, and the log-likelihood of a value's token."""
-    found: dict[str, dict[str, dict[str, float]]] = {}
-    for name in needles.TASKS:
-        for factor in FACTORS:
-            n_tokens = int(factor * length)
-            asked = needles.questions(name, n_tokens, limit, data_dir, model.encode, model.first_token)
-            scores = scores_of(model, asked)
-            found.setdefault(name, {})[str(factor)] = {
-                "asked": len(asked),
-                "right": sum(each.greedy for each in scores),
-                "loss": round(-sum(each.logprob for each in scores) / sum(each.scored for each in asked), 4),
-            }
-    return found
 
 
 def scores_of(model: OurModel, requests: Sequence[Request]) -> list[Score]:

@@ -1,103 +1,96 @@
-"""Needles for small models: a short template, the same in training and in evaluation, with keys that are kept apart."""
+"""Needles in haystacks for small models: S-NIAH-1 to 3 in miniature, where only answers are learnt.
+
+    … hay … K V … hay … hay … K      the answer is V
+
+Hay is bytes of text, a key K is one of 24 further tokens, a value one or four of 24 others. Which value a key has is
+drawn anew for every row, so that nothing but the row can tell it. Small models learn to recall from rows that are short
+at first and ask for all their needles, and from nothing else in a quarter of an hour: docs/log.md.
+"""
 
 import random
-from collections.abc import Callable, Sequence
-from hashlib import sha256
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
-from gated_deltanet.eval.needle import REPEATED, cut, essays, sentences, words
-from gated_deltanet.eval.prefix_sharing import Request
+import torch
+from torch import Generator
 
-Words: TypeAlias = tuple[Sequence[str], Sequence[str]]  # adjectives and nouns, of which keys are made
+from gated_deltanet.data.sources import documents
+from gated_deltanet.eval.needle import REPEATED, essays
+from gated_deltanet.synthetic.batch import NOT_ASKED, Batch
 
-HELD_OUT = 5  # one key in so many is never trained on
-NEEDLE = " The {kind} of {key} is {value}."
-QUESTION = " The {kind} of {key} is"
-DEPTHS = 5  # at which needles are hidden: 0, 25, …, 100 %
+WORDS = 24  # keys, and as many values
+KEYS, VALUES = range(256, 256 + WORDS), range(256 + WORDS, 256 + 2 * WORDS)
+VOCAB_SIZE = VALUES.stop
+MOST = 3  # needles of a row to learn from
+NOVELS, EXCERPT = 20, 60_000  # whose characters, from this one on, are hay
 
 
 class Task(NamedTuple):
+    """By RULER's names."""
+
     essays: bool  # the haystack; else one line again and again
-    kind: str
-    value: Callable[[random.Random], str]
+    words: int  # of a value
 
 
-def number(rng: random.Random) -> str:
-    return str(rng.randint(1000, 9999))
+TASKS = {"S-NIAH-1": Task(False, 1), "S-NIAH-2": Task(True, 1), "S-NIAH-3": Task(True, 4)}
 
 
-def code(rng: random.Random) -> str:
-    """Longer, as RULER's uuid is."""
-    return f"{rng.getrandbits(32):08x}"
+class Hay(NamedTuple):
+    line: bytes  # of S-NIAH-1
+    novels: bytes  # to learn from
+    essays: bytes  # to be asked in
 
 
-TASKS = {  # by RULER's names
-    "S-NIAH-1": Task(False, "number", number),
-    "S-NIAH-2": Task(True, "number", number),
-    "S-NIAH-3": Task(True, "code", code),
-}
+def read_hay(data_dir: Path) -> Hay:
+    """data_dir: holds novels_en/train and paul_graham_essays."""
+    novels = islice(documents(str(data_dir / "novels_en" / "train")), NOVELS)
+    learnt = "".join(each.text[EXCERPT : 2 * EXCERPT] or each.text for each in novels)
+    return Hay(f"{REPEATED} ".encode(), learnt.encode(), essays(data_dir).encode())
 
 
-def key(rng: random.Random, of: Words, *, held_out: bool) -> str:
-    while True:
-        found = f"{rng.choice(of[0])}-{rng.choice(of[1])}"
-        if (sha256(found.encode()).digest()[0] % HELD_OUT == 0) == held_out:
-            return found
+def batch(generator: Generator, n: int, length: int, hay: Hay) -> Batch:
+    """n rows to learn from, of one task and up to three needles."""
+    rng = seeded(generator)
+    task, needles = TASKS[rng.choice(list(TASKS))], rng.randint(1, MOST)
+    return rows(rng, n, length, task, needles, hay.novels if task.essays else hay.line)
 
 
-def document(rng: random.Random, hay: Sequence[str], of: Words, n_words: int) -> str:
-    """A text for training: sentences with one to three needles among them, and at the end what they were."""
-    task = TASKS[rng.choice(list(TASKS))]
-    taken = [REPEATED] * (n_words // 18) if not task.essays else some_sentences(rng, hay, n_words)
-    facts = [{"kind": task.kind, "key": key(rng, of, held_out=False), "value": task.value(rng)} for _ in range(3)]
-    facts = facts[: rng.randint(1, 3)]
-    for fact in facts:
-        taken.insert(rng.randint(0, len(taken)), NEEDLE.format(**fact).strip())
-    rng.shuffle(facts)
-    return " ".join(taken) + "".join(NEEDLE.format(**fact) for fact in facts)
+def questions(generator: Generator, n: int, length: int, name: str, hay: Hay) -> Batch:
+    """n rows of one needle each, in a haystack that was not learnt from."""
+    task = TASKS[name]
+    return rows(seeded(generator), n, length, task, 1, hay.essays if task.essays else hay.line)
 
 
-def some_sentences(rng: random.Random, hay: Sequence[str], n_words: int) -> list[str]:
-    """One after another from a random place, so many words."""
-    at, taken = rng.randrange(len(hay)), []
-    while n_words > 0:
-        taken.append(hay[at % len(hay)])
-        n_words -= len(taken[-1].split())
-        at += 1
-    return taken
+def seeded(generator: Generator) -> random.Random:
+    return random.Random(int(torch.randint(2**62, (), generator=generator)))
 
 
-def haystack(task: Task, folder: Path, encode: Callable[[str], list[int]]) -> list[list[int]]:
-    """The tokens of each sentence."""
-    return sentences(essays(folder), encode) if task.essays else [encode(f" {REPEATED}")]
+def rows(rng: random.Random, n: int, length: int, task: Task, needles: int, text: bytes) -> Batch:
+    made = [row(rng, length, task, needles, text) for _ in range(n)]
+    tokens, targets = (torch.tensor(each) for each in zip(*made, strict=True))
+    return Batch(tokens, targets)
 
 
-def questions(
-    name: str, length: int, n: int, folder: Path, encode: Callable[[str], list[int]], first_token: int
-) -> list[Request]:
-    """Of one needle each, with prompt and value of `length` tokens: what the model is to say is scored."""
-    task, of = TASKS[name], words(folder)
-    hay = haystack(task, folder, encode)
-    return [ask(task, f"{name} {length} {i}", length, i, hay, of, encode, first_token) for i in range(n)]
+def row(rng: random.Random, length: int, task: Task, needles: int, text: bytes) -> tuple[list[int], list[int]]:
+    """Needles at random places of the hay, then each again; its values are asked for."""
+    keys = rng.sample(KEYS, needles)
+    facts = [[key, *rng.choices(VALUES, k=task.words)] for key in keys]
+    room = length - 2 * needles * (1 + task.words)
+    if room < 0:
+        raise ValueError(f"a row of {length} tokens, expected at least {length - room} for {needles} needles")
+    tokens: list[int] = list(some(rng, text, room))
+    for place, fact in zip(sorted(rng.choices(range(room + 1), k=needles), reverse=True), facts, strict=True):
+        tokens[place:place] = fact
+    targets = [NOT_ASKED] * len(tokens)
+    for fact in rng.sample(facts, needles):
+        tokens += fact
+        targets += [*fact[1:], NOT_ASKED]
+    return tokens, targets
 
 
-def ask(
-    task: Task,
-    seed: str,
-    length: int,
-    number: int,
-    hay: Sequence[list[int]],
-    of: Words,
-    encode: Callable[[str], list[int]],
-    first_token: int,
-) -> Request:
-    rng = random.Random(seed)
-    fact = {"kind": task.kind, "key": key(rng, of, held_out=True), "value": task.value(rng)}
-    needle, question, value = (encode(text.format(**fact)) for text in (NEEDLE, QUESTION, " {value}"))
-    room = length - 1 - len(needle) - len(question) - len(value)
-    if room < len(needle):
-        raise ValueError(f"a haystack of {length} tokens has room for {room}, expected more than the needle's")
-    turned = rng.randrange(len(hay))
-    before, after = cut([*hay[turned:], *hay[:turned]], room, number % DEPTHS / (DEPTHS - 1))
-    return Request([first_token, *before, *needle, *after, *question, *value], len(value))
+def some(rng: random.Random, text: bytes, n: int) -> bytes:
+    """From a random place, and again from the beginning where it ends."""
+    at = rng.randrange(len(text))
+    found = text[at : at + n]
+    return found if len(found) == n else (found + text * (n // len(text) + 1))[:n]

@@ -124,7 +124,7 @@ def shown(number: Number, cells: Sequence[Mapping[str, Any]]) -> str:
 
 def papers(target: str, system: str) -> str:
     """The paper's number that the claim is about."""
-    name = NAMES.get(system, system)
+    name = NAMES.get(system.removeprefix("needles: "), system)
     if target == "fig3":
         return "/".join(map(str, paper.FIG_3[system.removeprefix("speed: ")])) + " K/s"
     if target == "table2" and name in paper.TABLE_2:

@@ -1,7 +1,8 @@
 """Before anything is judged, on seeds that never are: learning rates, how far seeds differ, what is too easy or hard.
 
 Each system learns at three rates for a quarter of the tokens; where the best lies at an end, the next rate is tried,
-too. What it finds is written into `scales.LAPTOP` by hand, and kept in results/reproduce/pilot.
+too. Systems that learn to find needles are tuned in the same way, with all of their steps. What it finds is written
+into `scales.LAPTOP` and `needle_cells.RATES` by hand, and kept in results/reproduce/pilot.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 from gated_deltanet.files import as_json, write_text
 
 from . import cells, systems
+from .needle_cells import SYSTEMS, NeedleCell
 from .numbers import BEYOND, GAIN, KEPT, LONG_GAIN, SEEN, VALIDATION, needles_found, needles_loss, validation
 from .scales import LAPTOP, Scale
 from .text_cells import TextCell
@@ -24,8 +26,8 @@ RATES = (2e-3, 4e-3, 8e-3)
 SHARE = 4  # of the tokens, a quarter
 CLOSE = ("gdn", "mamba2", "deltanet")  # of which the spread over seeds is measured
 WHOLE = ("gdn", "mamba2", "deltanet", "transformer", "gdn-h2")  # which are measured as cells will be
-MEASURED = [of(f"S-NIAH-{i}") for of in (needles_found, needles_loss) for i in (1, 2, 3)]
-MEASURED += [VALIDATION, SEEN, GAIN, LONG_GAIN, BEYOND, KEPT]
+MEASURED = (VALIDATION, SEEN, GAIN, LONG_GAIN, BEYOND, KEPT)
+NEEDLES = [of(f"S-NIAH-{i}") for of in (needles_found, needles_loss) for i in (1, 2, 3)]
 FILE = "pilot.json"
 
 
@@ -79,12 +81,13 @@ def pilot(
     """
     place = Place(scale, Path(data_dir), Path(work), Path(out))
     losses = tune(names, place, jobs, tell)
-    best = {name: min(found, key=lambda rate, found=found: found[rate]) for name, found in losses.items()}
+    best = {name: best_of(found) for name, found in losses.items()}
     told = {
         "rates": best,
         "losses": {name: {f"{rate:g}": loss for rate, loss in found.items()} for name, found in losses.items()},
         "spread": spread([name for name in CLOSE if name in names], best, place, jobs, tell),
         "whole": whole([name for name in WHOLE if name in names], best, place, jobs, tell),
+        "needles": find_needles([name for name in SYSTEMS if name in names], place, jobs, tell),
     }
     write_text(Path(out) / FILE, as_json(told) + "\n")
     return told
@@ -99,11 +102,30 @@ def tune(names: Sequence[str], place: Place, jobs: int, tell: Callable[[str], No
     return losses
 
 
+def find_needles(
+    names: Sequence[str], place: Place, jobs: int, tell: Callable[[str], None]
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Of each system at each rate all that table 2 asks; the best rate has the smallest loss over its tasks."""
+    told: dict[str, dict[float, dict[str, float]]] = {name: {} for name in names}
+
+    def losses(name: str) -> dict[float, float]:
+        return {rate: sum(found[each.title] for each in NEEDLES[3:]) for rate, found in told[name].items()}
+
+    while todo := [NeedleCell(name, SEEDS[0], rate) for name in names for rate in wanted(losses(name))]:
+        for cell, found in run_all(todo, place, jobs, tell):
+            told[cell.model][cell.rate] = {each.title: each.of(found["measures"]) for each in NEEDLES}
+    return {name: {f"{rate:g}": each for rate, each in found.items()} for name, found in told.items()}
+
+
+def best_of(losses: Mapping[float, float]) -> float:
+    return min(losses, key=lambda rate: losses[rate])
+
+
 def wanted(tried: Mapping[float, float]) -> Sequence[float]:
     """The rates to try next."""
     if not tried:
         return RATES
-    best = min(tried, key=lambda rate: tried[rate])
+    best = best_of(tried)
     return [best / 2] if best == min(tried) else [best * 2] if best == max(tried) else []
 
 
@@ -140,5 +162,10 @@ def run_all(
         running = {c: pool.submit(cells.run, c, scale, data_dir, work, out) for c in todo if known[c] is None}
         for cell in todo:
             found = known[cell] or running[cell].result()
-            tell(f"{cell.system} {cell.seed}: {validation(found['measures']):.4f}")
+            tell(f"{cell.system} {cell.seed}: {told(found['measures'])}")
             yield cell, found
+
+
+def told(m: Mapping[str, Any]) -> str:
+    number = validation(m) if "validation" in m else NEEDLES[-1].of(m)
+    return f"{number:.4f}"

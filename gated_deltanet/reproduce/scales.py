@@ -22,7 +22,12 @@ class Scale:
         return dict(self.rates).get(system, self.peak_lr)
 
 
-LAPTOP = Scale("nano", 2048, tokens=4_000_000, length=512, batch_tokens=4096, peak_lr=4e-3)
+QUICKER = {  # than Gated DeltaNet and others, by the pilot
+    8e-3: ("hgrn2", "mamba", "deltanet", "transformer", "gdn-h2", "gdn-swa-mamba2", "gdn-mamba2-swa", "mamba2-swa-gdn"),
+    16e-3: ("mamba2", "mamba2-matched"),
+}
+RATES = tuple((system, rate) for rate, names in QUICKER.items() for system in names)
+LAPTOP = Scale("nano", 2048, tokens=4_000_000, length=512, batch_tokens=4096, peak_lr=4e-3, rates=RATES)
 SCALES = {
     "laptop": LAPTOP,
     "400m": Scale("400m", 32000, 15 * 10**9, 4096, 524_288, 4e-4, recipe="paper-400m", seeds=1),

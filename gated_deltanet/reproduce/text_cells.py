@@ -1,7 +1,6 @@
-"""A language model: trained on text, and measured on all that tables 2 to 5 and Fig. 2 ask.
+"""A language model: trained on text, and measured on all that tables 3 to 5 and Fig. 2 ask.
 
-Small ones read needles among their texts, in this process. Those of the paper's size are trained by its recipe, with
-torchrun.
+Small ones are trained in this process, those of the paper's size by its recipe, with torchrun.
 """
 
 import subprocess
@@ -50,16 +49,7 @@ class TextCell(NamedTuple):
         return scale.tokens
 
     def run(self, scale: Scale, data_dir: Path, work: Path) -> dict[str, Any]:
-        """Train, which goes on where it was stopped, and measure. work: for what is not kept."""
-        folder = work / file_of(self).removesuffix(".json")
-        if scale.recipe:
-            subprocess.run(command(self, scale, data_dir, work), check=True)
-        elif (folder / RECIPE).exists():
-            resume(folder, quiet=True)
-        else:
-            name = f"texts-{scale.tokens}-{scale.vocab_size}"
-            prepared = texts.make(data_dir, work / name, scale.tokens, scale.vocab_size)
-            train(recipe_of(self, scale, prepared, work), folder, quiet=True)
+        folder = self.trained(scale, data_dir, work)
         model, limit = load(folder), scale.limit if self.measured else None
         trained = sum(step.get("seconds", 0) for step in metrics.read(folder / metrics.FILE))  # also before a kill
         began = perf_counter()
@@ -70,6 +60,19 @@ class TextCell(NamedTuple):
             "dtype": read_recipe(folder / RECIPE).dtype,
             "seconds": {"training": round(trained), "measuring": round(perf_counter() - began)},
         }
+
+    def trained(self, scale: Scale, data_dir: Path, work: Path) -> Path:
+        """The folder of the model. Training goes on where it was stopped. work: for what is not kept."""
+        folder = work / file_of(self).removesuffix(".json")
+        if scale.recipe:
+            subprocess.run(command(self, scale, data_dir, work), check=True)
+        elif (folder / RECIPE).exists():
+            resume(folder, quiet=True)
+        else:
+            name = f"texts-{scale.tokens}-{scale.vocab_size}"
+            prepared = texts.make(data_dir, work / name, scale.tokens, scale.vocab_size)
+            train(recipe_of(self, scale, prepared, work), folder, quiet=True)
+        return folder
 
 
 def command(cell: TextCell, scale: Scale, data_dir: Path, work: Path) -> list[str]:

@@ -1,7 +1,6 @@
-"""What small models are trained on: Wikipedia, novels and needles, cut from one stream without resets."""
+"""What small models are trained on: Wikipedia and novels, cut from one stream without resets."""
 
 import json
-import random
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -10,22 +9,18 @@ from tempfile import TemporaryDirectory
 from gated_deltanet.data import prepare
 from gated_deltanet.data.sources import documents
 from gated_deltanet.data.tokenizer import train_bpe
-from gated_deltanet.eval.needle import words
 from gated_deltanet.files import write_text
 from gated_deltanet.train.data import is_prepared
 
-from . import needles
-
-SHARES = {"articles": 0.4, "novels": 0.5, "needles": 0.1}  # of the bytes
+SHARES = {"articles": 0.5, "novels": 0.5}  # of the bytes
 BYTES_PER_TOKEN = 2.9
 EXCERPT = 60_000  # characters of each novel in turn, longer than any row or evaluation
-WORDS = (30, 150)  # of a text with needles, which then often fits in a row
 
 
 def make(data_dir: Path, out: Path, tokens: int, vocab_size: int) -> Path:
     """The folder of prepared texts, so many tokens or a little more; made once.
 
-    data_dir: holds wikipedia_en/train.jsonl.gz, novels_en/train and wordlists.
+    data_dir: holds wikipedia_en/train.jsonl.gz, and novels_en/train.
     """
     if is_prepared(out):
         return out
@@ -46,7 +41,7 @@ def of_sources(data_dir: Path, n_bytes: int) -> dict[str, Iterator[str]]:
     def articles() -> Iterator[str]:
         return (each.text for each in documents(str(data_dir / "wikipedia_en" / "train.jsonl.gz")))
 
-    kinds = {"articles": articles, "novels": lambda: excerpts(data_dir), "needles": lambda: with_needles(data_dir)}
+    kinds = {"articles": articles, "novels": lambda: excerpts(data_dir)}
     return {name: up_to(make_texts(), int(SHARES[name] * n_bytes)) for name, make_texts in kinds.items()}
 
 
@@ -63,12 +58,3 @@ def excerpts(data_dir: Path) -> Iterator[str]:
     novels = [each.text for each in documents(str(data_dir / "novels_en" / "train"))]
     for start in range(0, max(map(len, novels)), EXCERPT):
         yield from (novel[start : start + EXCERPT] for novel in novels if len(novel) > start)
-
-
-def with_needles(data_dir: Path) -> Iterator[str]:
-    """Without end. Their haystacks are sentences of a novel; evaluation hides needles in essays."""
-    rng, of = random.Random(0), words(data_dir)
-    text = next(excerpts(data_dir))
-    hay = [sentence.strip() for sentence in text.replace("\n", " ").split(". ") if sentence.strip()]
-    while True:
-        yield needles.document(rng, hay, of, rng.randint(*WORDS))

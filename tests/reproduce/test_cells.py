@@ -5,13 +5,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+import torch
 from tiny_sets import LONGBENCH_ROWS, write_longbench, write_recall, write_rows, write_text
 
 from gated_deltanet import cli
+from gated_deltanet.data import tokenizer
 from gated_deltanet.eval.longbench import MINI
+from gated_deltanet.eval.model import OurModel
+from gated_deltanet.interop.folder import load
 from gated_deltanet.reproduce import (
     cells,
     experiment,
+    needle_cells,
     needles,
     pilot,
     reproduce,
@@ -20,6 +25,7 @@ from gated_deltanet.reproduce import (
     task_cells,
     texts,
 )
+from gated_deltanet.reproduce.needle_cells import NeedleCell
 from gated_deltanet.reproduce.scales import SCALES, Scale
 from gated_deltanet.reproduce.speed_cells import SpeedCell
 from gated_deltanet.reproduce.task_cells import MqarCell, TaskCell
@@ -154,19 +160,17 @@ def test_a_pilot_finds_rates_and_what_seeds_can_tell(data, tmp_path, monkeypatch
     monkeypatch.setattr(pilot, "SEEDS", (100, 101))
     monkeypatch.setattr(pilot, "SHARE", 1)
     monkeypatch.setattr(pilot, "ProcessPoolExecutor", here)
+    monkeypatch.setattr(needle_cells, "STEPS", 1)
     told = pilot.pilot(data, out=tmp_path / "out", work=tmp_path / "work", scale=TOY, names=("gdn", "mamba2"))
     assert told["rates"] == {"gdn": 1e-3, "mamba2": 1e-3}
     assert set(told["spread"]) == {"gdn − mamba2"}
-    assert set(told["whole"]) == {"gdn", "mamba2"}
+    assert set(told["whole"]) == set(told["needles"]) == {"gdn", "mamba2"}
     assert json.loads((tmp_path / "out" / "pilot.json").read_text()) == told
 
 
 def test_every_number_of_a_cell_is_there(found):
     measures = found[0]["measures"]
-    assert set(measures) == {"validation", "pairs", "needles", "gain", "long_gain", "positions", "far_afresh"}
-    assert {(task, at) for task, lengths in measures["needles"].items() for at in lengths} == {
-        (task, at) for task in needles.TASKS for at in ("0.5", "1", "2", "4")
-    }
+    assert set(measures) == {"validation", "pairs", "gain", "long_gain", "positions", "far_afresh"}
     assert all(n > 0 for text in measures["validation"].values() for _, n in text)
     assert len(measures["positions"]["PG19"]) == 20
 
@@ -177,6 +181,8 @@ def test_every_target_runs_and_has_a_page(data, tmp_path, monkeypatch):
     monkeypatch.setattr(systems, "TEXT", ("gdn", "mamba2"))
     monkeypatch.setattr(systems, "ABLATIONS", {name: systems.ABLATIONS[name] for name in ("naive Delta Rule",)})
     monkeypatch.setattr(task_cells, "MQAR_STEPS", 1)
+    monkeypatch.setattr(needle_cells, "STEPS", 1)
+    monkeypatch.setattr(needle_cells, "SYSTEMS", ("gdn", "mamba2"))
     monkeypatch.setattr(experiment, "MQAR_STATES", (1024,))
     monkeypatch.setattr(experiment, "MQAR_MODELS", ("gdn",))
     monkeypatch.setattr(speed_cells, "SHAPES", ((16, 2), (32, 1)))
@@ -196,23 +202,52 @@ def test_every_target_runs_and_has_a_page(data, tmp_path, monkeypatch):
     assert reproduce("all", out=tmp_path / "out", scale=scale) == judged  # from the cells alone
 
 
-def test_keys_of_training_and_of_questions_are_kept_apart():
-    rng = random.Random(0)
-    trained, asked = ({needles.key(rng, WORDS, held_out=out) for _ in range(200)} for out in (False, True))
-    assert trained
-    assert asked
-    assert not trained & asked
+@pytest.mark.parametrize("name", needles.TASKS)
+def test_the_hay_hides_each_needle_once_and_its_value_is_asked_for(name):
+    task = needles.TASKS[name]
+    tokens, targets = needles.row(random.Random(1), 64, task, 3, STORY.encode())
+    assert len(tokens) == len(targets) == 64
+    hay, asked = tokens[: -3 * (1 + task.words)], tokens[-3 * (1 + task.words) :]
+    facts = [asked[i : i + 1 + task.words] for i in range(0, len(asked), 1 + task.words)]
+    assert all(sum(hay[i : i + len(fact)] == fact for i in range(len(hay))) == 1 for fact in facts)
+    assert len([token for token in hay if token < 256]) == 64 - 6 * (1 + task.words)
+    assert [t for t in targets if t >= 0] == [value for fact in facts for value in fact[1:]]
+    assert all(target in (-100, following) for target, following in zip(targets, tokens[1:], strict=False))
 
 
-def test_a_training_text_ends_with_what_its_needles_were():
-    text = needles.document(random.Random(1), STORY.split(". "), WORDS, 40)
-    assert text.count(text.split(" The ")[-1]) == 2
+def test_a_row_too_short_for_its_needles_is_refused():
+    with pytest.raises(ValueError, match="a row of 15 tokens, expected at least 30 for 3 needles"):
+        needles.row(random.Random(1), 15, needles.TASKS["S-NIAH-3"], 3, STORY.encode())
 
 
-def test_questions_fill_their_length_and_score_the_value(data):
-    asked = needles.questions("S-NIAH-2", 150, 3, data, lambda text: [ord(c) for c in text], 0)
-    assert [len(each.tokens) for each in asked] == [150] * 3
-    assert all(each.scored == 5 for each in asked)  # a space and four digits
+def test_needles_are_learnt_from_novels_and_asked_for_in_essays(data):
+    hay = needles.read_hay(data)
+    learnt, asked = (torch.Generator().manual_seed(0) for _ in range(2))
+    hay = hay._replace(novels=b"n", essays=b"e", line=b"l")
+    rows = [needles.batch(learnt, 2, 32, hay).tokens for _ in range(9)]
+    assert {int(token) for row in rows for token in row.flatten() if token < 256} == {ord("n"), ord("l")}
+    tokens = needles.questions(asked, 2, 32, "S-NIAH-2", hay).tokens
+    assert {int(token) for token in tokens.flatten() if token < 256} == {ord("e")}
+
+
+def test_a_cell_of_needles_repeats_to_the_same_numbers(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(needle_cells, "STEPS", 2)
+    one, two = (
+        cells.run(NeedleCell("gdn", 3), TOY, data, tmp_path / "work", tmp_path / name)["measures"] for name in "ab"
+    )
+    assert one == two
+    assert {(task, at) for task, lengths in one["needles"].items() for at in lengths} == {
+        (task, at) for task in needles.TASKS for at in ("0.5", "1", "2", "4")
+    }
+
+
+def test_a_model_of_the_papers_size_is_asked_rulers_questions(data, found):
+    _, folder = found
+    model = folder / "work/gdn-3"
+    asked = needle_cells.asked_by_ruler(
+        OurModel(load(model), tokenizer.load(model)), replace(TOY, length=2048, limit=1), data
+    )
+    assert all(each["asked"] == 1 and each["loss"] > 0 for by in asked.values() for each in by.values())
 
 
 @pytest.mark.parametrize(

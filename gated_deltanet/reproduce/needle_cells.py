@@ -1,0 +1,136 @@
+"""Table 2's systems: small models that learn to find needles, or the paper's own models, asked RULER's questions."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from gated_deltanet.data import tokenizer
+from gated_deltanet.eval.model import OurModel
+from gated_deltanet.eval.needle import ask_all
+from gated_deltanet.eval.prefix_sharing import Request
+from gated_deltanet.interop.folder import load
+from gated_deltanet.models import CausalLM, ModelConfig, count
+from gated_deltanet.synthetic.batch import NOT_ASKED, Batch
+from gated_deltanet.synthetic.tasks import Task
+from gated_deltanet.synthetic.train import stream, train
+
+from . import needles, systems
+from .cells import described
+from .measures import scores_of
+from .scales import Scale
+from .text_cells import TextCell
+
+SYSTEMS = ("gdn", "deltanet", "mamba2", systems.MATCHED)
+FACTORS = (0.5, 1, 2, 4)  # of the trained length, at which needles are hidden
+LENGTHS = (32, 32, 64, 64, 128, 256, 512)  # of rows to learn from, in turn
+TOKENS = 2048  # of a step
+STEPS = 1000
+RATES = {"gdn": 4e-3, "deltanet": 4e-3, "mamba2": 4e-3, systems.MATCHED: 4e-3}
+
+
+class NeedleCell(NamedTuple):
+    model: str
+    seed: int
+    rate: float | None = None  # of a pilot; None: the one it has found best
+
+    @property
+    def system(self) -> str:
+        return f"needles: {self.model}" + (f" {self.rate:g}" if self.rate else "")
+
+    @property
+    def threads(self) -> int:
+        return 1
+
+    def tokens(self, scale: Scale) -> int:
+        return TextCell(self.model, self.seed).tokens(scale) if scale.recipe else 0
+
+    def settings(self, scale: Scale) -> dict[str, Any]:
+        if scale.recipe:
+            return TextCell(self.model, self.seed).settings(scale) | {"questions": "RULER"}
+        learnt = {"lengths": LENGTHS, "batch_tokens": TOKENS, "steps": STEPS, "peak_lr": self.peak_lr()}
+        return learnt | {"limit": scale.limit, "model": described(self.config(scale))}
+
+    def config(self, scale: Scale) -> ModelConfig:
+        return systems.config_of(self.model, replace(scale, vocab_size=needles.VOCAB_SIZE, length=LENGTHS[-1]))
+
+    def peak_lr(self) -> float:
+        return self.rate or RATES[self.model]
+
+    def run(self, scale: Scale, data_dir: Path, work: Path) -> dict[str, Any]:
+        began = perf_counter()
+        if scale.recipe:
+            folder = TextCell(self.model, self.seed).trained(scale, data_dir, work)
+            model = OurModel(load(folder), tokenizer.load(folder))
+            return result(model.model, asked_by_ruler(model, scale, data_dir), began, perf_counter())
+        model, hay = small_model(self.config(scale), self.seed), needles.read_hay(data_dir)
+        train(model, task(hay, self.peak_lr()), self.seed, STEPS)
+        trained = perf_counter()
+        return result(model, asked(model, hay, self.seed, scale.limit), began, trained)
+
+
+def small_model(config: ModelConfig, seed: int) -> CausalLM:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return CausalLM(config)
+
+
+def task(hay: needles.Hay, rate: float) -> Task:
+    def batch(generator: torch.Generator, length: int) -> Batch:
+        return needles.batch(generator, TOKENS // length, length, hay)
+
+    levels = {"level": "length", "trained": LENGTHS, "scored": (), "train": batch, "score": batch}
+    return Task("Needles", needles.VOCAB_SIZE, 1 / needles.WORDS, **levels, peak_lr=rate, steps=STEPS)
+
+
+def asked(model: CausalLM, hay: needles.Hay, seed: int, n: int) -> dict[str, dict[str, dict[str, float]]]:
+    """By task and length: how many values were said right, and the loss of a value's token."""
+    rows = stream(seed, 2)
+
+    def by_length(name: str) -> Iterator[tuple[str, dict[str, float]]]:
+        for factor in FACTORS:
+            batch = needles.questions(rows, n, int(factor * LENGTHS[-1]), name, hay)
+            yield str(factor), answers(model, batch, needles.TASKS[name].words)
+
+    return {name: dict(by_length(name)) for name in needles.TASKS}
+
+
+@torch.no_grad()
+def answers(model: CausalLM, batch: Batch, words: int, rows: int = 16) -> dict[str, float]:
+    right = loss = 0.0
+    for tokens, targets in zip(batch.tokens.split(rows), batch.targets.split(rows), strict=True):
+        here = targets != NOT_ASKED
+        logits = model.logits(model.hidden(tokens, keep_state=False)[0][here]).float()
+        right += int((logits.argmax(-1) == targets[here]).unflatten(0, (-1, words)).all(1).sum())
+        loss += float(F.cross_entropy(logits, targets[here], reduction="sum"))
+    n = len(batch.tokens)
+    return {"asked": n, "right": right, "loss": round(loss / (n * words), 4)}
+
+
+def asked_by_ruler(model: OurModel, scale: Scale, data_dir: Path) -> dict[str, dict[str, dict[str, float]]]:
+    def by_length(name: str) -> Iterator[tuple[str, dict[str, float]]]:
+        for factor in FACTORS:
+            found = ask_all(model, name, int(factor * scale.length), scale.limit, data_dir)
+            values = [model.encode(f" {each.value}") for each in found]
+            requests = [Request([*q.tokens, *value], len(value)) for q, value in zip(found, values, strict=True)]
+            scores = scores_of(model, requests)
+            loss = -sum(each.logprob for each in scores) / sum(map(len, values))
+            yield (
+                str(factor),
+                {"asked": len(found), "right": sum(each.greedy for each in scores), "loss": round(loss, 4)},
+            )
+
+    return {name: dict(by_length(name)) for name in needles.TASKS}
+
+
+def result(model: CausalLM, found: dict[str, Any], began: float, trained: float) -> dict[str, Any]:
+    return {
+        "parameters": count.parameters(model.config),
+        "state_bytes": count.state_bytes(model.config),
+        "measures": {"needles": found},
+        "seconds": {"training": round(trained - began), "measuring": round(perf_counter() - trained)},
+    }
