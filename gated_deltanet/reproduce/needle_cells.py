@@ -1,10 +1,10 @@
 """Table 2's systems: small models that learn to find needles, or the paper's own models, asked RULER's questions."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -25,11 +25,15 @@ from .measures import scores_of
 from .scales import Scale
 from .text_cells import TextCell
 
+# by task and length: how many were asked, how many values were said right, and the loss of a value's token
+Scores: TypeAlias = dict[str, dict[str, dict[str, float]]]
+
 SYSTEMS = ("gdn", "deltanet", "mamba2", systems.MATCHED)
 FACTORS = (0.5, 1, 2, 4)  # of the trained length, at which needles are hidden
 LENGTHS = (32, 32, 64, 64, 128, 256, 512)  # of rows to learn from, in turn
 TOKENS = 2048  # of a step
 STEPS = 1000
+CHECKED = 128  # rows, to see whether a model has learnt it
 RATES = {"gdn": 4e-3, "deltanet": 4e-3, "mamba2": 4e-3, systems.MATCHED: 4e-3}
 
 
@@ -65,12 +69,12 @@ class NeedleCell(NamedTuple):
         began = perf_counter()
         if scale.recipe:
             folder = TextCell(self.model, self.seed).trained(scale, data_dir, work)
-            model = OurModel(load(folder), tokenizer.load(folder))
-            return result(model.model, asked_by_ruler(model, scale, data_dir), began, perf_counter())
+            model, trained = OurModel(load(folder), tokenizer.load(folder)), perf_counter()
+            return result(model.model, asked_by_ruler(model, scale, data_dir), trained - began, trained)
         model, hay = small_model(self.config(scale), self.seed), needles.read_hay(data_dir)
         train(model, task(hay, self.peak_lr()), self.seed, STEPS)
         trained = perf_counter()
-        return result(model, asked(model, hay, self.seed, scale.limit), began, trained)
+        return result(model, asked(model, hay, self.seed, scale.limit), trained - began, trained)
 
 
 def small_model(config: ModelConfig, seed: int) -> CausalLM:
@@ -80,27 +84,32 @@ def small_model(config: ModelConfig, seed: int) -> CausalLM:
 
 
 def task(hay: needles.Hay, rate: float) -> Task:
+    """Solved, and then left, when the hardest needles are found."""
+
     def batch(generator: torch.Generator, length: int) -> Batch:
         return needles.batch(generator, TOKENS // length, length, hay)
 
-    levels = {"level": "length", "trained": LENGTHS, "scored": (), "train": batch, "score": batch}
+    def check(generator: torch.Generator, length: int) -> Batch:
+        return needles.questions(generator, CHECKED, length, "S-NIAH-3", hay)
+
+    levels = {"level": "length", "trained": LENGTHS, "scored": (), "train": batch, "score": check}
     return Task("Needles", needles.VOCAB_SIZE, 1 / needles.WORDS, **levels, peak_lr=rate, steps=STEPS)
 
 
-def asked(model: CausalLM, hay: needles.Hay, seed: int, n: int) -> dict[str, dict[str, dict[str, float]]]:
-    """By task and length: how many values were said right, and the loss of a value's token."""
+def asked(model: CausalLM, hay: needles.Hay, seed: int, n: int) -> Scores:
+    """Needles in essays, n of each task and length."""
     rows = stream(seed, 2)
 
-    def by_length(name: str) -> Iterator[tuple[str, dict[str, float]]]:
-        for factor in FACTORS:
-            batch = needles.questions(rows, n, int(factor * LENGTHS[-1]), name, hay)
-            yield str(factor), answers(model, batch, needles.TASKS[name].words)
+    def one(name: str, factor: float) -> dict[str, float]:
+        batch = needles.questions(rows, n, int(factor * LENGTHS[-1]), name, hay)
+        return answers(model, batch, needles.TASKS[name].words)
 
-    return {name: dict(by_length(name)) for name in needles.TASKS}
+    return by_task(one)
 
 
 @torch.no_grad()
 def answers(model: CausalLM, batch: Batch, words: int, rows: int = 16) -> dict[str, float]:
+    """words: of each value, all of which must be right."""
     right = loss = 0.0
     for tokens, targets in zip(batch.tokens.split(rows), batch.targets.split(rows), strict=True):
         here = targets != NOT_ASKED
@@ -111,26 +120,28 @@ def answers(model: CausalLM, batch: Batch, words: int, rows: int = 16) -> dict[s
     return {"asked": n, "right": right, "loss": round(loss / (n * words), 4)}
 
 
-def asked_by_ruler(model: OurModel, scale: Scale, data_dir: Path) -> dict[str, dict[str, dict[str, float]]]:
-    def by_length(name: str) -> Iterator[tuple[str, dict[str, float]]]:
-        for factor in FACTORS:
-            found = ask_all(model, name, int(factor * scale.length), scale.limit, data_dir)
-            values = [model.encode(f" {each.value}") for each in found]
-            requests = [Request([*q.tokens, *value], len(value)) for q, value in zip(found, values, strict=True)]
-            scores = scores_of(model, requests)
-            loss = -sum(each.logprob for each in scores) / sum(map(len, values))
-            yield (
-                str(factor),
-                {"asked": len(found), "right": sum(each.greedy for each in scores), "loss": round(loss, 4)},
-            )
+def asked_by_ruler(model: OurModel, scale: Scale, data_dir: Path) -> Scores:
+    def one(name: str, factor: float) -> dict[str, float]:
+        found = ask_all(model, name, int(factor * scale.length), scale.limit, data_dir)
+        values = [model.encode(f" {each.value}") for each in found]
+        scores = scores_of(
+            model, [Request([*each.tokens, *value], len(value)) for each, value in zip(found, values, strict=True)]
+        )
+        loss = -sum(each.logprob for each in scores) / sum(map(len, values))
+        return {"asked": len(found), "right": sum(each.greedy for each in scores), "loss": round(loss, 4)}
 
-    return {name: dict(by_length(name)) for name in needles.TASKS}
+    return by_task(one)
 
 
-def result(model: CausalLM, found: dict[str, Any], began: float, trained: float) -> dict[str, Any]:
+def by_task(one: Callable[[str, float], dict[str, float]]) -> Scores:
+    return {name: {str(factor): one(name, factor) for factor in FACTORS} for name in needles.TASKS}
+
+
+def result(model: CausalLM, found: Scores, training: float, began: float) -> dict[str, Any]:
+    """training: seconds. began: when the questions were first asked."""
     return {
         "parameters": count.parameters(model.config),
         "state_bytes": count.state_bytes(model.config),
         "measures": {"needles": found},
-        "seconds": {"training": round(trained - began), "measuring": round(perf_counter() - trained)},
+        "seconds": {"training": round(training), "measuring": round(perf_counter() - began)},
     }
