@@ -11,7 +11,7 @@ from gated_deltanet.bench.figures import style_of
 from gated_deltanet.files import write
 
 from .numbers import Number, per_token
-from .verdicts import interval
+from .verdicts import LOOKS, interval
 
 Found: TypeAlias = Sequence[Mapping[str, Any]]  # what was measured, of each system and seed
 Curve: TypeAlias = Callable[[Mapping[str, Any]], Mapping[float, float]]  # of one cell's measures
@@ -20,8 +20,9 @@ Curve: TypeAlias = Callable[[Mapping[str, Any]], Mapping[float, float]]  # of on
 def draw(target: str, found: Found, numbers: Sequence[Number], named: Sequence[str], file: Path) -> None:
     """A PNG. numbers: of the target's claims. named: the systems that they name, in their order."""
     panels = PANELS[target](found) if target in PANELS else []
-    figure = Figure(figsize=figure_size(len(panels) or len(numbers), bool(panels)), layout="constrained")
-    axes = grid(figure, len(panels) or len(numbers))
+    dots = [(number, title, names) for number in numbers for title, names in by_task(named).items()]
+    figure = Figure(figsize=figure_size(len(panels) or len(dots), bool(panels)), layout="constrained")
+    axes = grid(figure, len(panels) or len(dots))
     if panels:
         for axis, (title, label, curve) in zip(axes, panels, strict=True):
             draw_curves(axis, found, named, curve)
@@ -29,14 +30,15 @@ def draw(target: str, found: Found, numbers: Sequence[Number], named: Sequence[s
         handles = {str(line.get_label()): line for axis in axes for line in axis.get_lines()}
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=5, fontsize=9, frameon=False)
     else:
-        for axis, number in zip(axes, numbers, strict=True):
-            draw_dots(axis, found, named, number)
+        for axis, (number, title, names) in zip(axes, dots, strict=True):
+            draw_dots(axis, found, names, number)
+            axis.set_title(f"{title}{number.title} ({'more' if number.better > 0 else 'less'} is better)", fontsize=9)
     write(file, lambda unfinished: figure.savefig(unfinished, format="png", dpi=120))
 
 
 def figure_size(panels: int, curves: bool) -> tuple[float, float]:
     rows, columns = layout(panels)
-    return 1 + 4.2 * columns, (3.4 * rows + 0.8) if curves else 4.2 * rows
+    return 1 + 4.2 * columns, (3.4 * rows + 0.8) if curves else 2.6 * rows
 
 
 def layout(panels: int) -> tuple[int, int]:
@@ -51,17 +53,28 @@ def grid(figure: Figure, panels: int) -> list[Axes]:
     return axes
 
 
+def by_task(named: Sequence[str]) -> dict[str, list[str]]:
+    """Systems that are compared with each other, by what to call them: "mqar; 1024: " has "mqar: gdn; 1024"."""
+    groups: dict[str, list[str]] = {}
+    for name in named:
+        task, _, rest = name.rpartition(": ")
+        size = f";{rest.split(';')[1]}" if ";" in rest else ""
+        groups.setdefault(f"{task}{size}: " if task else "", []).append(name)
+    return groups
+
+
 def draw_dots(axis: Axes, found: Found, named: Sequence[str], number: Number) -> None:
-    """The best on top; a bar is the interval over seeds."""
+    """The best on top: every seed, the mean, and from the first look on the interval over seeds."""
     values = {name: [number.of(cell["measures"]) for cell in found if cell["system"] == name] for name in named}
     middle = {name: interval(each) for name, each in values.items() if each}
     best_last = sorted(middle, key=lambda name: number.better * middle[name][0])
     for y, name in enumerate(best_last):
         mean, half = middle[name]
         colour, mark, _ = style_of(plain(name))
-        axis.errorbar(mean, y, xerr=half, color=colour or "black", marker=mark, capsize=3)
-    axis.set_yticks(range(len(best_last)), best_last, fontsize=8)
-    axis.set_title(f"{number.title} ({'more' if number.better > 0 else 'less'} is better)", fontsize=9)
+        axis.plot(values[name], [y] * len(values[name]), ".", color=colour or "black", alpha=0.5)
+        shown = half if len(values[name]) >= LOOKS[0] else None
+        axis.errorbar(mean, y, xerr=shown, color=colour or "black", marker=mark, capsize=3)
+    axis.set_yticks(range(len(best_last)), [plain(name) for name in best_last], fontsize=8)
 
 
 def draw_curves(axis: Axes, found: Found, named: Sequence[str], curve: Curve) -> None:
@@ -81,8 +94,8 @@ def draw_curves(axis: Axes, found: Found, named: Sequence[str], curve: Curve) ->
 
 
 def plain(name: str) -> str:
-    """A system without its task."""
-    return name.split(": ")[-1]
+    """A system without its task and the size of its state."""
+    return name.split(": ")[-1].split(";")[0]
 
 
 def needle_panels(found: Found) -> list[tuple[str, str, Curve]]:

@@ -9,7 +9,7 @@ from gated_deltanet.quantity import show_count
 from .claims import CLAIMS
 from .numbers import Number
 from .others import OTHERS
-from .verdicts import CONFIDENCE, interval
+from .verdicts import CONFIDENCE, LOOKS, interval
 
 FIGURE = "figure.png"
 PENDING = "not yet judged"
@@ -98,7 +98,7 @@ def cost(target: str, own: Sequence[Mapping[str, Any]]) -> list[str]:
     seeds = sorted({cell["seed"] for cell in own})
     return [
         f"`gdn reproduce {target} --data-dir DATA`: {runs(own)}, seeds {seeds[0]} to {seeds[-1]}, {processors}.",
-        f"± is half of an interval of {100 * CONFIDENCE:.1f} % over seeds.",
+        f"± is half of an interval of {100 * CONFIDENCE:.1f} % over seeds, from {LOOKS[0]} on.",
     ]
 
 
@@ -119,7 +119,7 @@ def numbers_table(
 def shown(number: Number, cells: Sequence[Mapping[str, Any]]) -> str:
     values = [number.of(cell["measures"]) for cell in cells]
     mean, half = interval(values)
-    return f"{mean:.3f} ± {half:.3f}" if len(values) > 1 else f"{mean:.3f}"
+    return f"{mean:.3f} ± {half:.3f}" if len(values) >= LOOKS[0] else f"{mean:.3f}"
 
 
 def papers(target: str, system: str) -> str:
