@@ -23,7 +23,7 @@ def test_undo_puts_back_what_was_there_and_again_is_as_good_as_once():
     module = importlib.import_module(f"transformers.models.{kind}.modeling_{kind}")
     places = {(holder, name) for holder, name, *_ in [*replacements_in(module), *replacements_in_caches()]}
     caches = 3 if replacements_in_caches() else 0  # whether it is stateful, two of the cache
-    assert len(places) == 5 + caches  # four functions, a norm
+    assert len(places) == 7 + caches  # four functions, two norms, the MLP
 
     def found():
         return {(holder, name): vars(holder).get(name, "nothing") for holder, name in places}

@@ -13,7 +13,7 @@ from torch import nn
 
 from gated_deltanet.ops import native
 
-from . import fla_backend, functions, rollback
+from . import dense, fla_backend, functions, rollback
 
 RULE, RULE_TAKES = "torch_chunk_gated_delta_rule", ("query", "key", "value", "g", "beta")
 CONVOLUTIONS = {
@@ -133,7 +133,7 @@ def replacements_in(module: ModuleType) -> list[Replacement]:
         return []
     classes = [x for x in vars(module).values() if inspect.isclass(x) and issubclass(x, nn.Module)]
     of_functions = [found for cls in classes for found in picked(cls)] or global_functions(module)
-    return [*of_functions, *norms(classes), *stateful(classes)]
+    return [*of_functions, *norms(classes), *mlps(classes), *stateful(classes)]
 
 
 def defines_rule(module: ModuleType) -> bool:
@@ -171,9 +171,16 @@ class Picked(property):
 
 def norms(classes: list[type]) -> list[Replacement]:
     gated = [cls for cls in classes if cls.__name__.endswith("RMSNormGated")]
-    return [
-        Replacement(cls, "forward", functions.norm_forward(vars(cls)["forward"]), "gated_rms_norm") for cls in gated
-    ]
+    others = {cls: dense.offset_of(cls) for cls in classes if cls.__name__.endswith("RMSNorm")}
+    plain = {cls: offset for cls, offset in others.items() if offset is not None}
+    new = {cls: functions.norm_forward(vars(cls)["forward"]) for cls in gated}
+    new |= {cls: dense.norm_forward(vars(cls)["forward"], offset) for cls, offset in plain.items()}
+    return [Replacement(cls, "forward", forward, "gated_rms_norm") for cls, forward in new.items()]
+
+
+def mlps(classes: list[type]) -> list[Replacement]:
+    found = [cls for cls in classes if dense.is_mlp(cls)]
+    return [Replacement(cls, "forward", dense.mlp_forward(vars(cls)["forward"]), "swiglu") for cls in found]
 
 
 def stateful(classes: list[type]) -> list[Replacement]:

@@ -138,8 +138,11 @@ def gated_by_silu(norm: Any) -> bool:
 
 def gated_norm(norm: Any, x: Tensor, gate: Tensor) -> Tensor:
     dtype = torch.promote_types(x.dtype, gate.dtype)
-    eps = getattr(norm, "variance_epsilon", None) or getattr(norm, "eps", 0.0)
-    return gated_rms_norm(x.to(dtype), gate.to(dtype), norm.weight, eps=eps).to(x.dtype)
+    return gated_rms_norm(x.to(dtype), gate.to(dtype), norm.weight, eps=eps_of(norm)).to(x.dtype)
+
+
+def eps_of(norm: Any) -> float:
+    return getattr(norm, "variance_epsilon", None) or getattr(norm, "eps", 0.0)
 
 
 def linear_forward(own: Callable[..., Tensor]) -> Callable[..., Tensor]:

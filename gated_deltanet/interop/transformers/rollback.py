@@ -78,7 +78,7 @@ def state_before(readings: Sequence[Reading], n: int) -> Tensor:
     if n == L:
         return readings[0].state
     parts = zip(*(reading.tokens for reading in readings), strict=True)
-    together = (torch.cat(part, 1) if len(part) > 1 else part[0] for part in parts)
+    together = (torch.cat(part, 1) if len(readings) > 1 else part[0] for part in parts)
     return readings[0]._replace(tokens=tuple(x[:, : L - n] for x in together)).run()[1]
 
 
