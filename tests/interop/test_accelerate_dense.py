@@ -89,6 +89,12 @@ def test_an_mlp_and_its_gradients_are_the_same(act_fn, accelerated):
         torch.testing.assert_close(one, other)
 
 
+def test_an_mlp_with_an_adapter_of_another_dtype_is_its_own(accelerated):
+    mlp, x = MLP(10, 14, nn.SiLU()), torch.randn(3, 10)
+    mlp.up_proj.register_forward_hook(lambda module, inputs, y: y.bfloat16())
+    torch.testing.assert_close(dense.mlp_forward(MLP.forward)(mlp, x), mlp(x), rtol=0, atol=0)
+
+
 def test_outside_of_acceleration_their_own_forward_runs():
     seen = []
     dense.norm_forward(lambda norm, x: seen.append("norm"), 0)(None, torch.ones(2))

@@ -170,6 +170,7 @@ class Picked(property):
 
 
 def norms(classes: list[type]) -> list[Replacement]:
+    classes = [cls for cls in classes if "forward" in vars(cls)]
     gated = [cls for cls in classes if cls.__name__.endswith("RMSNormGated")]
     others = {cls: dense.offset_of(cls) for cls in classes if cls.__name__.endswith("RMSNorm")}
     plain = {cls: offset for cls, offset in others.items() if offset is not None}

@@ -58,6 +58,8 @@ def mlp_forward(own: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def forward(mlp: Any, x: Tensor) -> Tensor:
         if not taken(x) or type(mlp.act_fn).__name__ not in SILUS:
             return own(mlp, x)
-        return mlp.down_proj(swiglu(mlp.gate_proj(x), mlp.up_proj(x)))
+        gate, up = mlp.gate_proj(x), mlp.up_proj(x)
+        same = gate.dtype == up.dtype  # an adapter on one of them may have changed that
+        return mlp.down_proj(swiglu(gate, up) if same else mlp.act_fn(gate) * up)
 
     return forward
