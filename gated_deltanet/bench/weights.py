@@ -167,26 +167,25 @@ def bytes_of(model: Any) -> int | None:
 def read_bandwidth(model: Any) -> float:
     """Bytes a second at which the model's own weights can be read: pages of one machine may differ by a factor of two.
 
-    The median of as many passes as a turn of decoding makes, which is judged by all of its own.
+    Without the native library, those of a sum.
     """
     tensors = [x for x in (*model.parameters(), *model.buffers()) if x.nbytes >= LARGE]
-    return median(read_rates([x.detach() for x in tensors], STEPS))
+    return read_rate([x.detach() for x in tensors])
 
 
-def read_rates(tensors: Sequence[Tensor], passes: int) -> list[float]:
-    """Bytes a second of each pass; without the native library, those of a sum."""
+def read_rate(tensors: Sequence[Tensor]) -> float:
     library, times = native.loaded(), []
     size = sum(x.nbytes // LARGE * LARGE for x in tensors)
     data = (ctypes.c_void_p * len(tensors))(*(x.data_ptr() for x in tensors))
     sizes = (ctypes.c_int64 * len(tensors))(*(x.nbytes for x in tensors))
-    for _ in range(passes):
+    for _ in range(3):
         start = perf_counter()
         if library is None:
             sum(float(x.view(torch.uint8).view(torch.float32).sum()) for x in tensors)
         else:
             library.gdn_read(data, sizes, len(tensors), torch.get_num_threads())
         times.append(perf_counter() - start)
-    return [size / seconds for seconds in times]
+    return size / min(times)
 
 
 def products(who: Sequence[str]) -> list[Row]:
@@ -198,15 +197,15 @@ def products(who: Sequence[str]) -> list[Row]:
     with torch.inference_mode():
         seconds = race({DENSE: partial(F.linear, x, W), **calls}, 0.5)
     flops, peak = 2 * ROWS * W.numel(), matmul_flops(torch.float32)
-    tensors = {DENSE: W, **{name: weight.data for name, weight in packed.items()}}
-    rates = {name: max(read_rates([data], 3)) for name, data in tensors.items()}
+    rates = {DENSE: read_rate([W]), **{name: read_rate([weight.data]) for name, weight in packed.items()}}
+    sizes = {DENSE: W.nbytes, **{name: weight.data.nbytes for name, weight in packed.items()}}
     return [
         {
             "who": name,
             "seconds": t,
             "flops_per_second": flops / t,
             "times_dense": seconds[DENSE] / t,
-            "share_of_limit": max(tensors[name].nbytes / rates[name], 0 if name in QUANTISED else flops / peak) / t,
+            "share_of_limit": max(sizes[name] / rates[name], 0 if name in QUANTISED else flops / peak) / t,
         }
         for name, t in seconds.items()
     ]

@@ -95,6 +95,15 @@ def test_an_mlp_with_an_adapter_of_another_dtype_is_its_own(accelerated):
     torch.testing.assert_close(dense.mlp_forward(MLP.forward)(mlp, x), mlp(x), rtol=0, atol=0)
 
 
+def test_inputs_may_be_given_by_name(accelerated):
+    x = torch.randn(3, 10)
+    for module, forward in (
+        (Scaled(10), dense.norm_forward(Scaled.forward, 0)),
+        (MLP(10, 14, nn.SiLU()), dense.mlp_forward(MLP.forward)),
+    ):
+        assert torch.equal(forward(module, hidden_states=x), forward(module, x))
+
+
 def test_outside_of_acceleration_their_own_forward_runs():
     seen = []
     dense.norm_forward(lambda norm, x: seen.append("norm"), 0)(None, torch.ones(2))

@@ -36,7 +36,8 @@ def offset_of(cls: type[nn.Module]) -> float | None:
 
 def norm_forward(own: Callable[..., Tensor], offset: float) -> Callable[..., Tensor]:
     @wraps(own)
-    def forward(norm: Any, x: Tensor) -> Tensor:
+    def forward(norm: Any, *args: Tensor, **named: Tensor) -> Tensor:
+        (x,) = (*args, *named.values())  # by whatever name it has there
         if not taken(x):
             return own(norm, x)
         weight = norm.weight + offset if offset else norm.weight
@@ -55,7 +56,8 @@ def mlp_forward(own: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """For other activations its own."""
 
     @wraps(own)
-    def forward(mlp: Any, x: Tensor) -> Tensor:
+    def forward(mlp: Any, *args: Tensor, **named: Tensor) -> Tensor:
+        (x,) = (*args, *named.values())
         if not taken(x) or type(mlp.act_fn).__name__ not in SILUS:
             return own(mlp, x)
         gate, up = mlp.gate_proj(x), mlp.up_proj(x)
