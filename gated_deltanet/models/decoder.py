@@ -68,6 +68,7 @@ class Decoder:
         self.passes: dict[int, Pass] = {}  # by the tokens to look at; 0: a step
         self.looked: Pass | None = None  # at tokens that can be taken
         self.taken = 0  # of these; the state follows in `settle`
+        self._pass(0)  # now, and not while the first token is waited for
 
     def fits(self, state: State) -> bool:
         """Whether the buffers can take over this state: as many sequences, caches no larger, the same threads."""
