@@ -1,19 +1,20 @@
-"""Needles in haystacks for small models: S-NIAH-1 to 3 in miniature, where only answers are learnt.
+"""Needles in haystacks for small models: S-NIAH-1 to 3 in miniature.
 
     … hay … K V … hay … hay … K      the answer is V
 
 Hay is bytes of text, a key K is one of 24 further tokens, a value one or four of 24 others. Which value a key has is
 drawn anew for every row, so that nothing but the row can tell it. Small models learn to recall from rows that are short
-at first and ask for all their needles, and from nothing else in a quarter of an hour: docs/log.md.
+and say their facts again and again, at first from answers only; then they learn to read the hay, too: docs/log.md.
 """
 
 import random
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from torch import Generator
+import torch.nn.functional as F
+from torch import Generator, Tensor
 
 from gated_deltanet.data.sources import documents
 from gated_deltanet.eval.needle import REPEATED, essays
@@ -22,7 +23,8 @@ from gated_deltanet.synthetic.batch import NOT_ASKED, Batch
 WORDS = 24  # keys, and as many values
 KEYS, VALUES = range(256, 256 + WORDS), range(256 + WORDS, 256 + 2 * WORDS)
 VOCAB_SIZE = VALUES.stop
-MOST = 3  # needles of a row to learn from
+MOST = 3  # facts of a row to learn from
+SPACING = 10  # tokens of it for each time that one is said
 NOVELS, EXCERPT = 20, 60_000  # whose characters, from this one on, are hay
 
 
@@ -49,43 +51,53 @@ def read_hay(data_dir: Path) -> Hay:
     return Hay(f"{REPEATED} ".encode(), learnt.encode(), essays(data_dir).encode())
 
 
-def batch(generator: Generator, n: int, length: int, hay: Hay) -> Batch:
-    """n rows to learn from, of one task and up to three needles."""
+def batch(generator: Generator, n: int, length: int, hay: Hay, *, answers_only: bool) -> Batch:
+    """n rows to learn from, of one task and up to three facts. answers_only: else every token is to be foretold."""
     rng = seeded(generator)
-    task, needles = TASKS[rng.choice(list(TASKS))], rng.randint(1, MOST)
-    return rows(rng, n, length, task, needles, hay.novels if task.essays else hay.line)
+    task, facts = TASKS[rng.choice(list(TASKS))], rng.randint(1, MOST)
+    mentions = max(2 * facts, length // SPACING) - facts
+    made = rows(rng, n, length, task, facts, mentions, hay.novels if task.essays else hay.line)
+    return made if answers_only else Batch(made.tokens, next_tokens(made.tokens))
 
 
 def questions(generator: Generator, n: int, length: int, name: str, hay: Hay) -> Batch:
-    """n rows of one needle each, in a haystack that was not learnt from."""
+    """n rows of one fact that is said once, in a haystack that was not learnt from."""
     task = TASKS[name]
-    return rows(seeded(generator), n, length, task, 1, hay.essays if task.essays else hay.line)
+    return rows(seeded(generator), n, length, task, 1, 1, hay.essays if task.essays else hay.line)
 
 
 def seeded(generator: Generator) -> random.Random:
     return random.Random(int(torch.randint(2**62, (), generator=generator)))
 
 
-def rows(rng: random.Random, n: int, length: int, task: Task, needles: int, text: bytes) -> Batch:
-    made = [row(rng, length, task, needles, text) for _ in range(n)]
+def rows(rng: random.Random, n: int, length: int, task: Task, facts: int, mentions: int, text: bytes) -> Batch:
+    made = [row(rng, length, task, facts, mentions, text) for _ in range(n)]
     tokens, targets = (torch.tensor(each) for each in zip(*made, strict=True))
     return Batch(tokens, targets)
 
 
-def row(rng: random.Random, length: int, task: Task, needles: int, text: bytes) -> tuple[list[int], list[int]]:
-    """Needles at random places of the hay, then each again; its values are asked for."""
-    keys = rng.sample(KEYS, needles)
-    facts = [[key, *rng.choices(VALUES, k=task.words)] for key in keys]
-    room = length - 2 * needles * (1 + task.words)
+def next_tokens(tokens: Tensor) -> Tensor:
+    return F.pad(tokens[:, 1:], (0, 1), value=NOT_ASKED)
+
+
+def row(rng: random.Random, length: int, task: Task, n: int, mentions: int, text: bytes) -> tuple[list[int], list[int]]:
+    """n facts, said so many times at random places of the hay, then each once more; asked for from the second time."""
+    facts = [[key, *rng.choices(VALUES, k=task.words)] for key in rng.sample(KEYS, n)]
+    said = [*facts, *rng.choices(facts, k=mentions - n)]
+    rng.shuffle(said)
+    room = length - (mentions + n) * (1 + task.words)
     if room < 0:
-        raise ValueError(f"a row of {length} tokens, expected at least {length - room} for {needles} needles")
-    tokens: list[int] = list(some(rng, text, room))
-    for place, fact in zip(sorted(rng.choices(range(room + 1), k=needles), reverse=True), facts, strict=True):
-        tokens[place:place] = fact
-    targets = [NOT_ASKED] * len(tokens)
-    for fact in rng.sample(facts, needles):
-        tokens += fact
-        targets += [*fact[1:], NOT_ASKED]
+        raise ValueError(f"a row of {length} tokens, expected at least {length - room} for {n} facts")
+    hay, places = some(rng, text, room), sorted(rng.choices(range(room + 1), k=mentions))
+    gaps = [hay[begin:end] for begin, end in pairwise((0, *places, room))] + [b""] * (n - 1)
+    tokens: list[int] = []
+    targets: list[int] = []
+    known: set[int] = set()
+    for gap, fact in zip(gaps, (*said, *rng.sample(facts, n)), strict=True):
+        tokens += [*gap, *fact]
+        values = fact[1:] if fact[0] in known else [NOT_ASKED] * task.words
+        targets += [*[NOT_ASKED] * len(gap), *values, NOT_ASKED]
+        known.add(fact[0])
     return tokens, targets
 
 

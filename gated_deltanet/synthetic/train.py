@@ -1,6 +1,8 @@
 """Training and scoring of one small model on one task: AdamW, a warm-up, a cosine; it ends when the task is solved."""
 
 import math
+from collections.abc import Iterator
+from itertools import cycle
 from typing import NamedTuple
 
 import torch
@@ -39,19 +41,25 @@ class Right(NamedTuple):
 
 def train(model: CausalLM, task: Task, seed: int, steps: int) -> int:
     """The number of steps that it took."""
-    batches, checks = stream(seed, 0), stream(seed, 1)
-    optimizer = AdamW(model.parameters(), lr=task.peak_lr, betas=(0.9, 0.95), weight_decay=WEIGHT_DECAY, fused=True)
+    rows, checks = stream(seed, 0), stream(seed, 1)
+    batches = (task.train(rows, level) for level in cycle(task.trained))
     solved = False
-    for step in range(steps):
-        for group in optimizer.param_groups:
-            group["lr"] = task.peak_lr * schedule(step, steps)
-        batch = task.train(batches, task.trained[step % len(task.trained)])
-        learn(model, optimizer, batch, step)
-        if (step + 1) % CHECKED == 0:
+    for step in learn_all(model, batches, task.peak_lr, steps):
+        if step % CHECKED == 0:
             before, solved = solved, right(model, task.score(checks, task.trained[-1])).accuracy >= SOLVED
             if before and solved:
-                return step + 1
+                return step
     return steps
+
+
+def learn_all(model: CausalLM, batches: Iterator[Batch], peak_lr: float, steps: int) -> Iterator[int]:
+    """Learns from one batch after another; tells after each how many steps were made."""
+    optimizer = AdamW(model.parameters(), lr=peak_lr, betas=(0.9, 0.95), weight_decay=WEIGHT_DECAY, fused=True)
+    for step in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = peak_lr * schedule(step, steps)
+        learn(model, optimizer, next(batches), step)
+        yield step + 1
 
 
 def schedule(step: int, steps: int) -> float:

@@ -205,7 +205,7 @@ def test_every_target_runs_and_has_a_page(data, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", needles.TASKS)
 def test_the_hay_hides_each_needle_once_and_its_value_is_asked_for(name):
     task = needles.TASKS[name]
-    tokens, targets = needles.row(random.Random(1), 64, task, 3, STORY.encode())
+    tokens, targets = needles.row(random.Random(1), 64, task, 3, 3, STORY.encode())
     assert len(tokens) == len(targets) == 64
     hay, asked = tokens[: -3 * (1 + task.words)], tokens[-3 * (1 + task.words) :]
     facts = [asked[i : i + 1 + task.words] for i in range(0, len(asked), 1 + task.words)]
@@ -215,19 +215,36 @@ def test_the_hay_hides_each_needle_once_and_its_value_is_asked_for(name):
     assert all(target in (-100, following) for target, following in zip(targets, tokens[1:], strict=False))
 
 
+def test_a_fact_that_is_said_again_is_asked_for_from_the_second_time_on():
+    task = needles.TASKS["S-NIAH-1"]
+    tokens, targets = needles.row(random.Random(1), 128, task, 2, 11, STORY.encode())
+    said = [i for i, token in enumerate(tokens) if token in needles.KEYS]
+    first = {tokens.index(key) for key in {tokens[i] for i in said}}
+    assert (len(said), len(first)) == (13, 2)
+    assert [i for i, target in enumerate(targets) if target >= 0] == [i for i in said if i not in first]
+    assert all(targets[i] == tokens[i + 1] for i in said if i not in first)
+
+
 def test_a_row_too_short_for_its_needles_is_refused():
-    with pytest.raises(ValueError, match="a row of 15 tokens, expected at least 30 for 3 needles"):
-        needles.row(random.Random(1), 15, needles.TASKS["S-NIAH-3"], 3, STORY.encode())
+    with pytest.raises(ValueError, match="a row of 15 tokens, expected at least 30 for 3 facts"):
+        needles.row(random.Random(1), 15, needles.TASKS["S-NIAH-3"], 3, 3, STORY.encode())
 
 
 def test_needles_are_learnt_from_novels_and_asked_for_in_essays(data):
     hay = needles.read_hay(data)
     learnt, asked = (torch.Generator().manual_seed(0) for _ in range(2))
     hay = hay._replace(novels=b"n", essays=b"e", line=b"l")
-    rows = [needles.batch(learnt, 2, 32, hay).tokens for _ in range(9)]
+    rows = [needles.batch(learnt, 2, 32, hay, answers_only=True).tokens for _ in range(9)]
     assert {int(token) for row in rows for token in row.flatten() if token < 256} == {ord("n"), ord("l")}
     tokens = needles.questions(asked, 2, 32, "S-NIAH-2", hay).tokens
     assert {int(token) for token in tokens.flatten() if token < 256} == {ord("e")}
+
+
+def test_who_learns_to_read_foretells_every_token(data):
+    hay = needles.read_hay(data)
+    tokens, targets = needles.batch(torch.Generator().manual_seed(0), 2, 64, hay, answers_only=False)
+    assert torch.equal(targets[:, :-1], tokens[:, 1:])
+    assert (targets[:, -1] == -100).all()
 
 
 def test_a_cell_of_needles_repeats_to_the_same_numbers(data, tmp_path, monkeypatch):
