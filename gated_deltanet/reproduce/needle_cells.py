@@ -34,7 +34,7 @@ LENGTHS = (32, 64, 64, 128, 128, 256, 256)  # of rows to learn from, in turn
 TOKENS = 2048  # of a step
 STEPS = 1000
 RECALL = 400  # of these steps: only answers are learnt, then the text as well
-RATES = {"gdn": 4e-3, "deltanet": 4e-3, "mamba2": 4e-3, systems.MATCHED: 4e-3}
+RATES = {"gdn": 4e-3, "deltanet": 16e-3, "mamba2": 16e-3, systems.MATCHED: 4e-3}  # by the pilot
 
 
 class NeedleCell(NamedTuple):
