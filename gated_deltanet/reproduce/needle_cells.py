@@ -85,7 +85,7 @@ def small_model(config: ModelConfig, seed: int) -> CausalLM:
 
 
 def batches(hay: needles.Hay, seed: int) -> Iterator[Batch]:
-    """First recall, then reading, too: the other way round recall is not learnt in this time."""
+    """First recall, then reading as well: with both from the first step on, recall is not learnt in this time."""
     rows = stream(seed, 0)
     for step, length in enumerate(cycle(LENGTHS)):
         yield needles.batch(rows, TOKENS // length, length, hay, answers_only=step < RECALL)
