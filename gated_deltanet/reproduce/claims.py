@@ -28,7 +28,7 @@ from .systems import MATCHED
 from .task_cells import MQAR_STATES
 from .verdicts import CANNOT_TELL, CLOSE_LOOKS, LOOKS, Verdict, chain, judge
 
-Run: TypeAlias = tuple[int, str]  # the seed, and the dtype of training: what differs in either is no pair
+Run: TypeAlias = tuple[int, str, str]  # seed, dtype and texts of training: what differs in any is no pair
 Cells: TypeAlias = Mapping[tuple[str, Run], Measures]  # by system and run
 
 DELTA, ADDITIVE = ("gdn", "deltanet"), ("mamba2", "retnet")
@@ -167,7 +167,11 @@ CLAIMS = [claim for part in (tasks, retrieval, language, recall, length, speed, 
 
 def as_cells(found: Iterable[Mapping[str, Any]]) -> Cells:
     """found: what was measured of each system and seed."""
-    return {(each["system"], (each["seed"], each.get("dtype", ""))): each["measures"] for each in found}
+
+    def run(each: Mapping[str, Any]) -> Run:
+        return each["seed"], each.get("dtype", ""), each.get("data", "")
+
+    return {(each["system"], run(each)): each["measures"] for each in found}
 
 
 def judge_link(claim: Claim, link: tuple[str, str | None], cells: Cells) -> Verdict | None:

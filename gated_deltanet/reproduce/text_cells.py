@@ -14,13 +14,13 @@ import torch
 
 from gated_deltanet.data import tokenizer
 from gated_deltanet.eval.model import OurModel
-from gated_deltanet.files import write_json
+from gated_deltanet.files import read_json, write_json
 from gated_deltanet.interop.folder import load
 from gated_deltanet.models import count
 from gated_deltanet.train import Recipe, metrics, resolve, resume, train
 from gated_deltanet.train.data import is_prepared
 from gated_deltanet.train.recipe import read_recipe
-from gated_deltanet.train.run import RECIPE
+from gated_deltanet.train.run import RECIPE, RUN
 
 from . import systems, texts
 from .cells import described, file_of
@@ -58,6 +58,7 @@ class TextCell(NamedTuple):
             "state_bytes": count.state_bytes(model.config),
             "measures": measure(OurModel(model, tokenizer.load(folder)), scale.length, data_dir, limit),
             "dtype": read_recipe(folder / RECIPE).dtype,
+            "data": read_json(folder / RUN)["data"],
             "seconds": {"training": round(trained), "measuring": round(perf_counter() - began)},
         }
 

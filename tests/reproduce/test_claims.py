@@ -44,7 +44,7 @@ def made_up(loss):
 def ranked(systems):
     """Cells in which each system is better than the next, with a little noise."""
     return {
-        (system, (seed, "")): made_up(2 + 0.1 * i + 0.001 * (seed * (i + 3) % 5))
+        (system, (seed, "", "")): made_up(2 + 0.1 * i + 0.001 * (seed * (i + 3) % 5))
         for i, system in enumerate(systems)
         for seed in range(8)
     }
@@ -80,7 +80,7 @@ def test_a_claim_is_judged_by_its_links():
 def test_nothing_is_told_apart_by_what_nobody_can_do(worth, verdict):
     claim = Claim("table5", "a > b", LONG_GAIN, order("gdn-h2 > gdn"))
     cells = {
-        (name, (seed, "")): made_up(-worth / i) for i, name in enumerate(("gdn-h2", "gdn"), 1) for seed in range(4)
+        (name, (seed, "", "")): made_up(-worth / i) for i, name in enumerate(("gdn-h2", "gdn"), 1) for seed in range(4)
     }
     judged = judge_link(claim, ("gdn-h2", "gdn"), cells)
     assert judged is not None
@@ -89,12 +89,13 @@ def test_nothing_is_told_apart_by_what_nobody_can_do(worth, verdict):
     assert seeds_needed([claim], cells) == {"gdn-h2": 4, "gdn": 4}  # more would not tell more
 
 
-def test_runs_in_different_dtypes_are_no_pair():
+@pytest.mark.parametrize("differing", ["dtype", "data"])
+def test_runs_in_different_dtypes_or_on_different_texts_are_no_pair(differing):
     found = [
-        {"system": name, "seed": seed, "dtype": dtype, "measures": made_up(loss)}
+        {"system": name, "seed": seed, differing: value, "measures": made_up(loss)}
         for name, loss in (("a", 2.0), ("b", 3.0))
         for seed in range(4)
-        for dtype in ["float32" if (name, seed) == ("b", 3) else "bfloat16"]
+        for value in ["another" if (name, seed) == ("b", 3) else "one"]
     ]
     claim = Claim("table3", "a > b", VALIDATION, order("a > b"), looks=(3, 4))
     judged = judge_link(claim, ("a", "b"), as_cells(found))
@@ -106,7 +107,7 @@ def test_runs_in_different_dtypes_are_no_pair():
 def test_the_page_names_every_claim_and_what_chance_would_give():
     cells = ranked(TEXT)
     same = {"parameters": 1, "state_bytes": 1, "seconds": {"training": 60}, "processor": "x"}
-    found = [{"system": system, "seed": seed, "measures": m, **same} for (system, (seed, _)), m in cells.items()]
+    found = [{"system": system, "seed": seed, "measures": m, **same} for (system, (seed, *_)), m in cells.items()]
     judged = judge_all(cells)
     text = page(found, judged)
     assert all(claim.says in text for claim in CLAIMS)
@@ -143,7 +144,7 @@ def test_at_the_papers_scale_systems_are_the_presets():
 def test_a_second_look_is_for_systems_that_the_first_did_not_tell_apart():
     told, untold, other = (Claim("table3", "a > b", VALIDATION, order(text)) for text in ("a > b", "b > c", "c > d"))
     losses = {"a": [2.0] * 4, "b": [3.0] * 4, "c": [3.3, 2.8, 3.2, 2.7]}
-    cells = {(name, (seed, "")): made_up(loss) for name, each in losses.items() for seed, loss in enumerate(each)}
+    cells = {(name, (seed, "", "")): made_up(loss) for name, each in losses.items() for seed, loss in enumerate(each)}
     assert seeds_needed([told, untold], cells) == {"a": 4, "b": 8, "c": 8}
     assert seeds_needed([told, other], cells) == {"a": 4, "b": 4, "c": 4, "d": 4}
 
