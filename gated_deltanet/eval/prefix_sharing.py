@@ -107,6 +107,12 @@ def score(
         yield from score_batch(model, requests, batch)
 
 
+def scores(model: CausalLM, requests: Sequence[Request]) -> list[Score]:
+    """Of all requests, in their order."""
+    found = dict(score(model, requests))
+    return [found[i] for i in range(len(requests))]
+
+
 def score_batch(model: CausalLM, requests: Sequence[Request], batch: list[Group]) -> Iterator[tuple[int, Score]]:
     """batch: groups that all share something, or all nothing.
 

@@ -5,7 +5,7 @@
     reproduce("table3", data_dir="texts", out="results/reproduce", jobs=2)
 
 The files in the order to read them: verdicts, numbers, claims; scales, systems, texts, measures; cells,
-text_cells, needles, needle_cells, task_cells, speed_cells; experiment, pilot, figures, others, page.
+text_cells, needles, passages, taught_cells, task_cells, speed_cells; experiment, pilot, figures, others, page.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from gated_deltanet.files import as_json, write_text
 
 from . import experiment
 from .claims import as_cells, judge_all
-from .page import FIGURE, asked, page, target_page
+from .page import FIGURE, asked, named, page, target_page
 from .scales import LAPTOP, SCALES, Scale
 
 CELLS, VERDICTS, PAGE = "cells", "verdicts.json", "README.md"
@@ -57,9 +57,8 @@ def write_pages(out: Path, found: Sequence[Mapping[str, Any]], judged: Sequence[
     write_text(out / VERDICTS, as_json(judged) + "\n")
     write_text(out / PAGE, page(found, judged))
     for target in experiment.TARGETS:
-        numbers, named = asked(target)
-        own = [cell for cell in found if cell["system"] in named]
+        own = [cell for cell in found if cell["system"] in named(target)]
         if own:
             (out / target).mkdir(exist_ok=True)
             write_text(out / target / PAGE, target_page(target, found, judged))
-            draw(target, own, numbers, named, out / target / FIGURE)
+            draw(target, own, asked(target), out / target / FIGURE)

@@ -9,19 +9,20 @@ from typing import Any, NamedTuple
 
 from gated_deltanet.naming import unknown
 
-from . import cells, needle_cells, systems
+from . import cells, systems
 from .cells import Cell
 from .claims import CLAIMS, as_cells, seeds_needed
-from .needle_cells import NeedleCell
 from .scales import Scale
 from .speed_cells import SpeedCell
 from .task_cells import MODELS, MQAR_MODELS, MQAR_STATES, MqarCell, TaskCell
+from .taught_cells import LESSONS, TaughtCell
 from .text_cells import TextCell
 from .verdicts import CLOSE_LOOKS, LOOKS
 
-TEXT = ("table3", "table4", "table5", "fig2")  # one model serves them all
+TEXT = ("table3", "table4", "fig2")  # one model of text serves them all
+TAUGHT = {"table2": "needles", "table4": "recall", "table5": "recall"}
 TASKS = {"table1": ("rewriting",), "tracking": ("parity", "s3", "s5")}
-TARGETS = ("table1", "table2", *TEXT, "fig3", "tableS1", "tableS2", "tracking")
+TARGETS = ("table1", "table2", "table3", "table4", "table5", "fig2", "fig3", "tableS1", "tableS2", "tracking")
 FEW = LOOKS[0]  # seeds of what one look is enough for
 CLOSE = ("gdn", "mamba2")  # which need more seeds than others to be told apart
 SECONDS = 600.0  # that a cell takes, where none has been run
@@ -40,17 +41,19 @@ def grid(target: str, scale: Scale) -> Sequence[Cell]:
         ]
     if target == "fig3":
         return [SpeedCell(seed) for seed in range(FEW)]
-    if target == "table2":
-        return [NeedleCell(model, seed) for seed in many for model in needle_cells.SYSTEMS]
     if target == "tableS1":
         return [TextCell(system, seed, measured=False) for seed in few for system in systems.ABLATIONS]
     if target == "tableS2":
         others = [TextCell(system, seed, measured=False) for seed in few for system in systems.ORDERS[:3]]
         return [*others, *(TextCell("gdn-h2", seed) for seed in few)]
-    if target not in TEXT:
+    if target not in (*TEXT, *TAUGHT):
         raise unknown("target", target, (*TARGETS, "all"))
+    lesson = TAUGHT.get(target)
+    taught = [TaughtCell(lesson, system, seed) for seed in many for system in LESSONS[lesson].rates] if lesson else []
+    if target not in TEXT:
+        return taught
     close = [TextCell(system, seed) for seed in more[len(many) :] for system in CLOSE]
-    return [TextCell(system, seed) for seed in many for system in systems.TEXT] + close
+    return [*(TextCell(system, seed) for seed in many for system in systems.TEXT), *close, *taught]
 
 
 def cells_of(target: str, scale: Scale) -> Sequence[Cell]:

@@ -17,10 +17,11 @@ Found: TypeAlias = Sequence[Mapping[str, Any]]  # what was measured, of each sys
 Curve: TypeAlias = Callable[[Mapping[str, Any]], Mapping[float, float]]  # of one cell's measures
 
 
-def draw(target: str, found: Found, numbers: Sequence[Number], named: Sequence[str], file: Path) -> None:
-    """A PNG. numbers: of the target's claims. named: the systems that they name, in their order."""
+def draw(target: str, found: Found, asked: Sequence[tuple[Number, Sequence[str]]], file: Path) -> None:
+    """A PNG. asked: the target's numbers, each with its systems in their order."""
     panels = PANELS[target](found) if target in PANELS else []
-    dots = [(number, title, names) for number in numbers for title, names in by_task(named).items()]
+    named = list(dict.fromkeys(name for _, names in asked for name in names))
+    dots = [(number, title, some) for number, names in asked for title, some in by_task(names).items()]
     figure = Figure(figsize=figure_size(len(panels) or len(dots), bool(panels)), layout="constrained")
     axes = grid(figure, len(panels) or len(dots))
     if panels:

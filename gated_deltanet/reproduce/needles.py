@@ -8,21 +8,31 @@ and say their facts again and again, at first from answers only; then they learn
 """
 
 import random
+from collections.abc import Callable
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from gated_deltanet.data.sources import documents
-from gated_deltanet.eval.needle import REPEATED, essays
+from gated_deltanet.eval.model import OurModel
+from gated_deltanet.eval.needle import REPEATED, ask_all, essays
+from gated_deltanet.eval.prefix_sharing import Request, scores
+from gated_deltanet.models import CausalLM
 from gated_deltanet.synthetic.batch import NOT_ASKED, Batch
+from gated_deltanet.synthetic.train import stream
+
+# by task and length: how many were asked, how many values were said right, and the loss of a value's token
+Scores: TypeAlias = dict[str, dict[str, dict[str, dict[str, float]]]]
 
 WORDS = 24  # keys, and as many values
 KEYS, VALUES = range(256, 256 + WORDS), range(256 + WORDS, 256 + 2 * WORDS)
 VOCAB_SIZE = VALUES.stop
+LENGTHS = (32, 64, 64, 128, 128, 256, 256)  # of rows to learn from, in turn
+FACTORS = (0.5, 1, 2, 4)  # of the longest, at which needles are hidden
 MOST = 3  # facts of a row to learn from
 SPACING = 10  # tokens of it for each time that one is said
 NOVELS, EXCERPT = 20, 60_000  # whose characters, from this one on, are hay
@@ -106,3 +116,45 @@ def some(rng: random.Random, text: bytes, n: int) -> bytes:
     at = rng.randrange(len(text))
     found = text[at : at + n]
     return found if len(found) == n else (found + text * (n // len(text) + 1))[:n]
+
+
+def asked(model: CausalLM, data_dir: Path, seed: int, limit: int) -> Scores:
+    """Needles in essays, so many of each task and length."""
+    generator, hay = stream(seed, 2), read_hay(data_dir)
+
+    def one(name: str, factor: float) -> dict[str, float]:
+        batch = questions(generator, limit, int(factor * LENGTHS[-1]), name, hay)
+        return answers(model, batch, TASKS[name].words)
+
+    return by_task(one)
+
+
+@torch.no_grad()
+def answers(model: CausalLM, batch: Batch, words: int, rows: int = 16) -> dict[str, float]:
+    """words: of each value, all of which must be right."""
+    right = loss = 0.0
+    for tokens, targets in zip(batch.tokens.split(rows), batch.targets.split(rows), strict=True):
+        here = targets != NOT_ASKED
+        logits = model.logits(model.hidden(tokens, keep_state=False)[0][here]).float()
+        right += int((logits.argmax(-1) == targets[here]).unflatten(0, (-1, words)).all(1).sum())
+        loss += float(F.cross_entropy(logits, targets[here], reduction="sum"))
+    n = len(batch.tokens)
+    return {"asked": n, "right": right, "loss": round(loss / (n * words), 4)}
+
+
+def asked_by_ruler(model: OurModel, length: int, data_dir: Path, limit: int) -> Scores:
+    """length: the model was trained with."""
+
+    def one(name: str, factor: float) -> dict[str, float]:
+        found = ask_all(model, name, int(factor * length), limit, data_dir)
+        values = [model.encode(f" {each.value}") for each in found]
+        said = [Request([*each.tokens, *value], len(value)) for each, value in zip(found, values, strict=True)]
+        scored = scores(model.model, said)
+        loss = -sum(each.logprob for each in scored) / sum(map(len, values))
+        return {"asked": len(found), "right": sum(each.greedy for each in scored), "loss": round(loss, 4)}
+
+    return by_task(one)
+
+
+def by_task(one: Callable[[str, float], dict[str, float]]) -> Scores:
+    return {"needles": {name: {str(factor): one(name, factor) for factor in FACTORS} for name in TASKS}}

@@ -26,6 +26,7 @@ TITLES = {
     "tableS2": "Table S.2: orders of hybrids",
     "tracking": "State tracking: β up to 2, several steps a token",
 }
+UNNAMED = {"fig2": ("transformer", "samba")}  # systems that are shown, though no claim of the target is about them
 NAMES = {  # of our systems in the paper's tables
     "retnet": "RetNet",
     "hgrn2": "HGRN2",
@@ -58,21 +59,26 @@ def told(claim: Mapping[str, Any]) -> str:
 
 def target_page(target: str, found: Sequence[Mapping[str, Any]], judged: Sequence[Mapping[str, Any]]) -> str:
     """With all its numbers; FIGURE lies beside it."""
-    numbers, named = asked(target)
-    own = [cell for cell in found if cell["system"] in named]
-    parts = [f"# {TITLES[target]}", "", *cost(target, own), "", *numbers_table(target, own, numbers, named), ""]
+    own = [cell for cell in found if cell["system"] in named(target)]
+    parts = [f"# {TITLES[target]}", "", *cost(target, own), "", *numbers_table(target, own), ""]
     parts += [f"![{TITLES[target]}]({FIGURE})", "", "## Verdicts", "", *verdict_table(target, judged)]
     if target in OTHERS:
         parts += ["", "## What others measured", "", OTHERS[target]]
     return "\n".join(parts) + "\n"
 
 
-def asked(target: str) -> tuple[list[Number], list[str]]:
-    """The numbers and the systems that a target's claims are about."""
-    claims = [claim for claim in CLAIMS if claim.target == target]
-    numbers = {claim.number.title: claim.number for claim in claims}
-    named = dict.fromkeys(name for claim in claims for group in claim.order for name in group)
-    return list(numbers.values()), list(named)
+def asked(target: str) -> list[tuple[Number, list[str]]]:
+    """The numbers that a target's claims are judged by, and of which systems: those they name, and UNNAMED."""
+    names: dict[str, dict[str, None]] = {}
+    numbers = {claim.number.title: claim.number for claim in CLAIMS if claim.target == target}
+    for claim in (claim for claim in CLAIMS if claim.target == target):
+        names.setdefault(claim.number.title, {}).update(dict.fromkeys(name for group in claim.order for name in group))
+    return [(number, [*dict.fromkeys((*names[title], *UNNAMED.get(target, ())))]) for title, number in numbers.items()]
+
+
+def named(target: str) -> list[str]:
+    """All systems of a target."""
+    return list(dict.fromkeys(name for _, names in asked(target) for name in names))
 
 
 def summary(found: Sequence[Mapping[str, Any]], judged: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -102,17 +108,17 @@ def cost(target: str, own: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def numbers_table(
-    target: str, own: Sequence[Mapping[str, Any]], numbers: Sequence[Number], named: Sequence[str]
-) -> list[str]:
-    """One line a system that the target's claims name."""
-    heads = ["", "parameters", "state", "seeds", *(number.title for number in numbers), "paper"]
+def numbers_table(target: str, own: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One line a system."""
+    numbers = asked(target)
+    heads = ["", "parameters", "state", "seeds", *(number.title for number, _ in numbers), "paper"]
     lines = [heads, ["---"] * len(heads)]
-    for system in named:
+    for system in named(target):
         cells = [cell for cell in own if cell["system"] == system]
         if cells:
             costs = [show_count(cells[0]["parameters"]), f"{cells[0]['state_bytes'] / 1024:.0f} KiB", str(len(cells))]
-            lines.append([system, *costs, *(shown(number, cells) for number in numbers), papers(target, system)])
+            values = [shown(number, cells) if system in names else "–" for number, names in numbers]
+            lines.append([system, *costs, *values, papers(target, system)])
     return [f"| {' | '.join(line)} |" for line in lines]
 
 
@@ -124,7 +130,7 @@ def shown(number: Number, cells: Sequence[Mapping[str, Any]]) -> str:
 
 def papers(target: str, system: str) -> str:
     """The paper's number that the claim is about."""
-    name = NAMES.get(system.removeprefix("needles: "), system)
+    name = NAMES.get(system.split(": ")[-1], system)
     if target == "fig3":
         return "/".join(map(str, paper.FIG_3[system.removeprefix("speed: ")])) + " K/s"
     if target == "table2" and name in paper.TABLE_2:

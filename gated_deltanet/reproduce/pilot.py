@@ -1,8 +1,8 @@
 """Before anything is judged, on seeds that never are: learning rates, how far seeds differ, what is too easy or hard.
 
 Each system learns at three rates for a quarter of the tokens; where the best lies at an end, the next rate is tried,
-too. Systems that learn to find needles are tuned in the same way, with all of their steps. What it finds is written
-into `scales.LAPTOP` and `needle_cells.RATES` by hand, and kept in results/reproduce/pilot.
+too. Systems that are taught to recall are tuned in the same way, with all of their steps. What it finds is written
+into `scales.LAPTOP` and `taught_cells.LESSONS` by hand, and kept in results/reproduce/pilot.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from gated_deltanet.files import as_json, write_text
 
 from . import cells, systems
-from .needle_cells import SYSTEMS, NeedleCell
 from .numbers import BEYOND, GAIN, KEPT, LONG_GAIN, SEEN, VALIDATION, needles_found, needles_loss, validation
 from .scales import LAPTOP, Scale
+from .taught_cells import LESSONS, TaughtCell
 from .text_cells import TextCell
 from .verdicts import LOOKS, interval
 
@@ -26,8 +26,13 @@ RATES = (2e-3, 4e-3, 8e-3)
 SHARE = 4  # of the tokens, a quarter
 CLOSE = ("gdn", "mamba2", "deltanet")  # of which the spread over seeds is measured
 WHOLE = ("gdn", "mamba2", "deltanet", "transformer", "gdn-h2")  # which are measured as cells will be
-MEASURED = (VALIDATION, SEEN, GAIN, LONG_GAIN, BEYOND, KEPT)
-NEEDLES = [of(f"S-NIAH-{i}") for of in (needles_found, needles_loss) for i in (1, 2, 3)]
+MEASURED = (VALIDATION, SEEN, BEYOND, KEPT)
+ASKED = {  # of systems that are taught to recall; the first numbers choose the rate
+    "needles": tuple(of(f"S-NIAH-{i}") for of in (needles_loss, needles_found) for i in (1, 2, 3)),
+    "recall": (GAIN, LONG_GAIN),
+}
+CHOOSING = {"needles": 3, "recall": 1}  # so many of them
+FIRST = {"validation": VALIDATION, "needles": ASKED["needles"][2], "gain": GAIN}  # of what was measured
 FILE = "pilot.json"
 
 
@@ -82,13 +87,14 @@ def pilot(
     place = Place(scale, Path(data_dir), Path(work), Path(out))
     losses = tune(names, place, jobs, tell)
     best = {name: best_of(found) for name, found in losses.items()}
-    told = {
+    told: dict[str, Any] = {
         "rates": best,
         "losses": {name: {f"{rate:g}": loss for rate, loss in found.items()} for name, found in losses.items()},
         "spread": spread([name for name in CLOSE if name in names], best, place, jobs, tell),
         "whole": whole([name for name in WHOLE if name in names], best, place, jobs, tell),
-        "needles": find_needles([name for name in SYSTEMS if name in names], place, jobs, tell),
     }
+    for lesson, each in LESSONS.items():
+        told[lesson] = tune_taught(lesson, [name for name in each.rates if name in names], place, jobs, tell)
     write_text(Path(out) / FILE, as_json(told) + "\n")
     return told
 
@@ -102,18 +108,19 @@ def tune(names: Sequence[str], place: Place, jobs: int, tell: Callable[[str], No
     return losses
 
 
-def find_needles(
-    names: Sequence[str], place: Place, jobs: int, tell: Callable[[str], None]
+def tune_taught(
+    lesson: str, names: Sequence[str], place: Place, jobs: int, tell: Callable[[str], None]
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """Of each system at each rate all that table 2 asks; the best rate has the smallest loss over its tasks."""
+    """Of each system at each rate all that is asked after the lesson."""
     told: dict[str, dict[float, dict[str, float]]] = {name: {} for name in names}
 
     def losses(name: str) -> dict[float, float]:
-        return {rate: sum(found[each.title] for each in NEEDLES[3:]) for rate, found in told[name].items()}
+        by = ASKED[lesson][: CHOOSING[lesson]]
+        return {rate: -sum(each.better * found[each.title] for each in by) for rate, found in told[name].items()}
 
-    while todo := [NeedleCell(name, SEEDS[0], rate) for name in names for rate in wanted(losses(name))]:
+    while todo := [TaughtCell(lesson, name, SEEDS[0], rate) for name in names for rate in wanted(losses(name))]:
         for cell, found in run_all(todo, place, jobs, tell):
-            told[cell.model][cell.rate] = {each.title: each.of(found["measures"]) for each in NEEDLES}
+            told[cell.model][cell.rate] = {each.title: each.of(found["measures"]) for each in ASKED[lesson]}
     return {name: {f"{rate:g}": each for rate, each in found.items()} for name, found in told.items()}
 
 
@@ -167,5 +174,6 @@ def run_all(
 
 
 def told(m: Mapping[str, Any]) -> str:
-    number = validation(m) if "validation" in m else NEEDLES[-1].of(m)
-    return f"{number:.4f}"
+    """The number that is looked at first."""
+    number = next(each for name, each in FIRST.items() if name in m)
+    return f"{number.of(m):.4f}"

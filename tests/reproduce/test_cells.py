@@ -12,23 +12,26 @@ from gated_deltanet import cli
 from gated_deltanet.data import tokenizer
 from gated_deltanet.eval.longbench import MINI
 from gated_deltanet.eval.model import OurModel
+from gated_deltanet.eval.prefix_sharing import Score
+from gated_deltanet.eval.recall import SETS
 from gated_deltanet.interop.folder import load
 from gated_deltanet.reproduce import (
     cells,
     experiment,
-    needle_cells,
     needles,
+    passages,
     pilot,
     reproduce,
     speed_cells,
     systems,
     task_cells,
+    taught_cells,
     texts,
 )
-from gated_deltanet.reproduce.needle_cells import NeedleCell
 from gated_deltanet.reproduce.scales import SCALES, Scale
 from gated_deltanet.reproduce.speed_cells import SpeedCell
 from gated_deltanet.reproduce.task_cells import MqarCell, TaskCell
+from gated_deltanet.reproduce.taught_cells import LESSONS, TaughtCell
 from gated_deltanet.reproduce.text_cells import TextCell, command
 from gated_deltanet.synthetic.tasks import TASKS
 from gated_deltanet.train import resolve
@@ -44,6 +47,8 @@ def data(tmp_path_factory):
     """Everything that a cell reads, tiny."""
     folder = tmp_path_factory.mktemp("data")
     write_recall(folder)
+    asked = [{"context": f"{STORY}Ann has {n} cats.", "question": "Who?", "answers": [f"{n} cats"]} for n in range(3)]
+    write_rows(folder / SETS["squad"].data.file, asked)
     write_longbench(folder)
     for name in ("train", "valid"):
         write_rows(folder / f"wikipedia_en/{name}.jsonl.gz", [{"text": f"Article {i}. {STORY}"} for i in range(99)])
@@ -160,17 +165,17 @@ def test_a_pilot_finds_rates_and_what_seeds_can_tell(data, tmp_path, monkeypatch
     monkeypatch.setattr(pilot, "SEEDS", (100, 101))
     monkeypatch.setattr(pilot, "SHARE", 1)
     monkeypatch.setattr(pilot, "ProcessPoolExecutor", here)
-    monkeypatch.setattr(needle_cells, "STEPS", 1)
+    monkeypatch.setattr(taught_cells, "STEPS", 1)
     told = pilot.pilot(data, out=tmp_path / "out", work=tmp_path / "work", scale=TOY, names=("gdn", "mamba2"))
     assert told["rates"] == {"gdn": 1e-3, "mamba2": 1e-3}
     assert set(told["spread"]) == {"gdn − mamba2"}
-    assert set(told["whole"]) == set(told["needles"]) == {"gdn", "mamba2"}
+    assert set(told["whole"]) == set(told["needles"]) == set(told["recall"]) == {"gdn", "mamba2"}
     assert json.loads((tmp_path / "out" / "pilot.json").read_text()) == told
 
 
 def test_every_number_of_a_cell_is_there(found):
     measures = found[0]["measures"]
-    assert set(measures) == {"validation", "pairs", "gain", "long_gain", "positions", "far_afresh"}
+    assert set(measures) == {"validation", "pairs", "positions", "far_afresh"}
     assert all(n > 0 for text in measures["validation"].values() for _, n in text)
     assert len(measures["positions"]["PG19"]) == 20
 
@@ -181,8 +186,9 @@ def test_every_target_runs_and_has_a_page(data, tmp_path, monkeypatch):
     monkeypatch.setattr(systems, "TEXT", ("gdn", "mamba2"))
     monkeypatch.setattr(systems, "ABLATIONS", {name: systems.ABLATIONS[name] for name in ("naive Delta Rule",)})
     monkeypatch.setattr(task_cells, "MQAR_STEPS", 1)
-    monkeypatch.setattr(needle_cells, "STEPS", 1)
-    monkeypatch.setattr(needle_cells, "SYSTEMS", ("gdn", "mamba2"))
+    monkeypatch.setattr(taught_cells, "STEPS", 1)
+    for name, lesson in LESSONS.items():
+        monkeypatch.setitem(LESSONS, name, lesson._replace(rates=dict.fromkeys(("gdn", "mamba2"), 1e-3)))
     monkeypatch.setattr(experiment, "MQAR_STATES", (1024,))
     monkeypatch.setattr(experiment, "MQAR_MODELS", ("gdn",))
     monkeypatch.setattr(speed_cells, "SHAPES", ((16, 2), (32, 1)))
@@ -247,24 +253,81 @@ def test_who_learns_to_read_foretells_every_token(data):
     assert (targets[:, -1] == -100).all()
 
 
-def test_a_cell_of_needles_repeats_to_the_same_numbers(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(needle_cells, "STEPS", 2)
-    one, two = (
-        cells.run(NeedleCell("gdn", 3), TOY, data, tmp_path / "work", tmp_path / name)["measures"] for name in "ab"
-    )
-    assert one == two
-    assert {(task, at) for task, lengths in one["needles"].items() for at in lengths} == {
-        (task, at) for task in needles.TASKS for at in ("0.5", "1", "2", "4")
+@pytest.mark.parametrize("length", [16, 17, 64])
+def test_what_is_read_again_stood_in_the_passage_and_is_asked_for(length):
+    text = bytes(range(100, 200))
+    tokens, targets = passages.row(random.Random(2), length, text)
+    line = tokens.index(passages.LINE)
+    passage, again = bytes(tokens[1:line]), bytes(tokens[line + 1 :])
+    assert len(tokens) == len(targets) == length
+    assert tokens[0] == passages.BEGIN
+    assert passage in text * 2
+    assert again in passage
+    assert length // 4 <= len(again) < length // 2
+    assert [t for t in targets if t >= 0] == list(again[passages.FOUND :])
+    assert all(target in (-100, following) for target, following in zip(targets, tokens[1:], strict=False))
+
+
+def test_an_answer_is_asked_for_by_the_words_before_it():
+    row = {
+        "context": f"9 dogs. {STORY}Ann has 9 dogs.",
+        "question": "How many?",
+        "answers": ["", "9 dogs"],
+        "wanted": [],
     }
+    found = passages.begun(row)
+    assert found is not None
+    assert found["answers"] == ["9 dogs"]
+    assert found["question"] == f"{STORY}Ann has "[-passages.LEAD :]
+    assert passages.begun({**row, "answers": ["9 cats"]}) is None
+    assert passages.begun({**row, "context": "Ann has 9 dogs."}) is None  # nothing to ask by
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_a_cell_of_taught_systems_repeats_to_the_same_numbers(lesson, data, tmp_path, monkeypatch):
+    monkeypatch.setattr(taught_cells, "STEPS", 2)
+    cell = TaughtCell(lesson, "gdn", 3)
+    one, two = (cells.run(cell, TOY, data, tmp_path / "work", tmp_path / name)["measures"] for name in "ab")
+    assert one == two
+
+
+def test_needles_are_asked_for_at_every_length(data):
+    model = taught_cells.small_model(TaughtCell("needles", "gdn", 3).config(TOY), 3)
+    asked = needles.asked(model, data, 3, 2)["needles"]
+    assert list(asked) == list(needles.TASKS)
+    assert all(list(lengths) == ["0.5", "1", "2", "4"] for lengths in asked.values())
+
+
+def test_a_document_is_worth_as_much_as_it_tells_of_the_answer(data, monkeypatch):
+    """A model that has seen the answer is sure of it, else it guesses."""
+    model = OurModel(taught_cells.small_model(TaughtCell("recall", "gdn", 3).config(TOY), 3), passages.BYTES)
+
+    def sure(_, requests):
+        for tokens, n in requests:
+            assert len(tokens) <= passages.LONG * 256
+            told = bytes(tokens[-n:]) in bytes(tokens[1 : -n - passages.LEAD])
+            yield Score(0.0 if told else -2.0 * n, told)
+
+    monkeypatch.setattr(passages, "scores", lambda model, requests: list(sure(model, requests)))
+    found = passages.gains(model, 256, data, 3)
+    assert found["gain"] == {"squad": [[12.0, 6]] * 3}
+    assert set(found["long_gain"]) == {"narrativeqa"}
+
+
+def test_where_nothing_can_be_asked_that_is_said(tmp_path, data):
+    for name in passages.ASKED_SETS:
+        row = {"context": "Ann.", "text": "Ann.", "question": "Who?", "answers": ["Sue"], "key": "name", "value": "Sue"}
+        write_rows(tmp_path / SETS[name].data.file, [row])
+    model = OurModel(taught_cells.small_model(TaughtCell("recall", "gdn", 3).config(TOY), 3), passages.BYTES)
+    with pytest.raises(ValueError, match=r"gain: nothing in .* can be asked for"):
+        passages.gains(model, 256, tmp_path, 3)
 
 
 def test_a_model_of_the_papers_size_is_asked_rulers_questions(data, found):
     _, folder = found
     model = folder / "work/gdn-3"
-    asked = needle_cells.asked_by_ruler(
-        OurModel(load(model), tokenizer.load(model)), replace(TOY, length=2048, limit=1), data
-    )
-    assert all(each["asked"] == 1 and each["loss"] > 0 for by in asked.values() for each in by.values())
+    asked = needles.asked_by_ruler(OurModel(load(model), tokenizer.load(model)), 2048, data, 1)
+    assert all(each["asked"] == 1 and each["loss"] > 0 for by in asked["needles"].values() for each in by.values())
 
 
 @pytest.mark.parametrize(

@@ -78,15 +78,14 @@ def test_a_claim_is_judged_by_its_links():
 
 @pytest.mark.parametrize(("worth", "verdict"), [(0.4, REPRODUCED), (0.04, CANNOT_TELL)])
 def test_nothing_is_told_apart_by_what_nobody_can_do(worth, verdict):
-    claim = Claim("table5", "a > b", LONG_GAIN, order("gdn-h2 > gdn"))
-    cells = {
-        (name, (seed, "", "")): made_up(-worth / i) for i, name in enumerate(("gdn-h2", "gdn"), 1) for seed in range(4)
-    }
-    judged = judge_link(claim, ("gdn-h2", "gdn"), cells)
+    pair = best, other = "recall: gdn-h2", "recall: gdn"
+    claim = Claim("table5", "a > b", LONG_GAIN, ((best,), (other,)))
+    cells = {(name, (seed, "", "")): made_up(-worth / i) for i, name in enumerate(pair, 1) for seed in range(4)}
+    judged = judge_link(claim, pair, cells)
     assert judged is not None
     assert judged.verdict == verdict
     assert at_floor(LONG_GAIN, cells) == (verdict == CANNOT_TELL)
-    assert seeds_needed([claim], cells) == {"gdn-h2": 4, "gdn": 4}  # more would not tell more
+    assert seeds_needed([claim], cells) == {best: 4, other: 4}  # more would not tell more
 
 
 @pytest.mark.parametrize("differing", ["dtype", "data"])
