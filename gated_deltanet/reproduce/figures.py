@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from gated_deltanet.bench.figures import style_of
 from gated_deltanet.files import write
@@ -28,6 +29,7 @@ def draw(target: str, found: Found, asked: Sequence[tuple[Number, Sequence[str]]
         for axis, (title, label, curve) in zip(axes, panels, strict=True):
             draw_curves(axis, found, named, curve)
             axis.set(title=title, xlabel=label)
+            axis.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
         handles = {str(line.get_label()): line for axis in axes for line in axis.get_lines()}
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=5, fontsize=9, frameon=False)
     else:

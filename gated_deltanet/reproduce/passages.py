@@ -78,7 +78,7 @@ def gains(model: OurModel, length: int, data_dir: Path, limit: int) -> dict[str,
     long = {name: long_documents(name, data_dir, max(2, limit // 10)) for name in LONG_TASKS}
     found = {
         "gain": {name: of_questions(model, length, rows) for name, rows in sets.items() if rows},
-        "long_gain": {name: of_documents(model, LONG * length, texts) for name, texts in long.items() if texts},
+        "long_gain": {name: of_documents(model, LONG * length, texts) for name, texts in long.items() if texts[1:]},
     }
     for what, of in found.items():
         if not of:
@@ -131,7 +131,7 @@ def long_documents(name: str, data_dir: Path, limit: int) -> list[str]:
 
 
 def of_documents(model: OurModel, length: int, documents: Sequence[str]) -> list[list[float]]:
-    """Asked for is what stands in the middle of each, cut to so many tokens."""
+    """Asked for is what stands in the middle of each, cut to so many tokens, given it or the one before it."""
     room = length - 2 - LEAD - ANSWER
     read, line = [model.encode(text)[:room] for text in documents], model.encode("\n")
 

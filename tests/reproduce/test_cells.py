@@ -54,8 +54,11 @@ def data(tmp_path_factory):
         write_rows(folder / f"wikipedia_en/{name}.jsonl.gz", [{"text": f"Article {i}. {STORY}"} for i in range(99)])
     for name in ("train", "valid", "test"):
         write_text(folder / f"novels_en/{name}/a.txt.gz", STORY * (400 if name == "test" else 90))
-    prompt = f"Story: {STORY * 40}\n\nNow, answer the question based on the story: who?"
-    write_rows(folder / MINI, [{**LONGBENCH_ROWS[0], "prompt": prompt}, *LONGBENCH_ROWS[1:]])
+    prompts = [
+        f"Story: {name}{STORY * 40}\n\nNow, answer the question based on the story: who?" for name in ("", "2. ")
+    ]
+    rows = zip(LONGBENCH_ROWS, prompts, strict=False)
+    write_rows(folder / MINI, [*({**row, "prompt": prompt} for row, prompt in rows), *LONGBENCH_ROWS[2:]])
     for name in ("govreport/a", "qasper/papers", "code_python_stdlib/a"):
         write_rows(folder / f"{name}.jsonl.gz", [{"text": STORY * 40}])
     turns = [{"speaker": "Ann", "content": STORY * 40}]
