@@ -53,7 +53,9 @@ def grid(target: str, scale: Scale) -> Sequence[Cell]:
     if target not in TEXT:
         return taught
     close = [TextCell(system, seed) for seed in more[len(many) :] for system in CLOSE]
-    return [*(TextCell(system, seed) for seed in many for system in systems.TEXT), *close, *taught]
+    compared = few if target == "table3" and not scale.recipe else ()
+    others = [TextCell(systems.MIXERS_ONLY, seed, measured=False) for seed in compared]
+    return [*(TextCell(system, seed) for seed in many for system in systems.TEXT), *close, *others, *taught]
 
 
 def cells_of(target: str, scale: Scale) -> Sequence[Cell]:

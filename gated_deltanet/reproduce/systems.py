@@ -12,6 +12,7 @@ from .scales import Scale
 BASES = {"400m": "gdn-official-0.4b", "1.3b": "gdn-official-0.4b"}  # table S.1's
 ORDERS_SIZE = "500m"  # table S.2's
 MATCHED = "mamba2-matched"
+MIXERS_ONLY = "gdn-mixers-only"  # no claim's: built as Mamba2 is, to see what MLPs have to do with who is better
 ORDERS = ("gdn-swa-mamba2", "gdn-mamba2-swa", "mamba2-swa-gdn", "gdn-h2")  # table S.2
 BASE = "Head Dim 128"
 ABLATIONS: Mapping[str, Mapping[str, Any]] = {  # table S.1's rows
@@ -39,6 +40,8 @@ def config_of(system: str, scale: Scale) -> ModelConfig:
     if scale.recipe:
         return varied(get_preset(BASES[scale.size]), 9, system) if system in ABLATIONS else of_preset(system, scale)
     base = of_preset("gdn", scale)
+    if system == MIXERS_ONLY:
+        return mixers_only(base)
     config = varied(base, 2, system) if system in ABLATIONS else of_preset(system, scale)
     config = replace(config, mixers=tuple(halve_window(mixer, scale.length) for mixer in config.mixers))
     missing = count.parameters(base) - count.parameters(config)
@@ -59,6 +62,14 @@ def varied(base: ModelConfig, heads: int, system: str) -> ModelConfig:
     d_k = int(size * (3 * base.d_model // 4 // heads))
     mixer = replace(base.mixers[0], n_heads=int(heads / size), d_k=d_k, d_v=2 * d_k, **changes)
     return replace(base, mixers=(mixer,))
+
+
+def mixers_only(base: ModelConfig) -> ModelConfig:
+    """Twice the layers, none with an MLP, and values so wide that the parameters are the same."""
+    (mixer,) = base.mixers
+    deep = replace(base, n_layers=2 * base.n_layers, d_ff=0)
+    wider = [replace(deep, mixers=(replace(mixer, d_v=d_v),)) for d_v in range(mixer.d_v // 2, 2 * mixer.d_v)]
+    return min(wider, key=lambda config: abs(count.parameters(config) - count.parameters(base)))
 
 
 def halve_window(mixer: Any, length: int) -> Any:
