@@ -22,7 +22,9 @@ def draw(target: str, found: Found, asked: Sequence[tuple[Number, Sequence[str]]
     """A PNG. asked: the target's numbers, each with its systems in their order."""
     panels = PANELS[target](found) if target in PANELS else []
     named = list(dict.fromkeys(name for _, names in asked for name in names))
-    dots = [(number, title, some) for number, names in asked for title, some in by_task(names).items()]
+    run = {cell["system"] for cell in found}
+    groups = [(number, title, some) for number, names in asked for title, some in by_task(names).items()]
+    dots = [each for each in groups if run.intersection(each[2])]
     figure = Figure(figsize=figure_size(len(panels) or len(dots), bool(panels)), layout="constrained")
     axes = grid(figure, len(panels) or len(dots))
     if panels:
