@@ -103,7 +103,7 @@ def laptop_notes(asked: Reproduce, n_bytes: int) -> list[str]:
 
     return [
         f"Tokens and hours, with --jobs {asked.jobs}, are of the runs that come next, by what others took, else ten "
-        "minutes each. Tables 3 to 5 and Fig. 2 share their runs.",
+        "minutes each. Tables 3, 4 and Fig. 2 share runs, and so do tables 4 and 5.",
         f"First {LOOKS[0]} seeds of each system are looked at ({CLOSE_LOOKS[0]} of Gated DeltaNet and Mamba2); "
         "only systems that these do not tell apart get as many again.",
         f"Disk: {n_bytes / 1e9:.1f} GB in {asked.work} until it is deleted.",
