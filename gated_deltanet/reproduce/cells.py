@@ -2,8 +2,12 @@
 
 import json
 import re
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import fields
 from hashlib import sha256
+from itertools import islice
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -91,6 +95,23 @@ def run(cell: Cell, scale: Scale, data_dir: Path, work: Path, folder: Path) -> d
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / file_of(cell), as_json(found) + "\n")
     return read_json(folder / file_of(cell))
+
+
+def run_all(
+    todo: Sequence[Cell], scale: Scale, data_dir: Path, work: Path, folder: Path, jobs: int
+) -> Iterator[tuple[Cell, dict[str, Any]]]:
+    """`jobs` of them side by side, each with what was measured as soon as it is done. Ctrl-C stops: none waits."""
+    waiting = iter(todo)
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+
+        def begin(n: int) -> dict[Future[dict[str, Any]], Cell]:
+            return {pool.submit(run, cell, scale, data_dir, work, folder): cell for cell in islice(waiting, n)}
+
+        running = begin(jobs)
+        while running:
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                yield running.pop(future), future.result()
+                running |= begin(1)
 
 
 def sources() -> str:

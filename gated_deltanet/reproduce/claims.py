@@ -32,7 +32,7 @@ Run: TypeAlias = tuple[int, str, str]  # seed, dtype and texts of training: what
 Cells: TypeAlias = Mapping[tuple[str, Run], Measures]  # by system and run
 
 DELTA, ADDITIVE = ("gdn", "deltanet"), ("mamba2", "retnet")
-TAUGHT = "recall: "  # before the names of systems that were
+TAUGHT_RECALL = "recall: "  # before the names of systems that were
 RECURRENT = "mamba2, deltanet, mamba, retnet, hgrn2"
 
 
@@ -104,9 +104,9 @@ def language() -> Iterator[Claim]:
 
 
 def recall() -> Iterator[Claim]:
-    """Table 4, by what a document is worth to a model that was taught to recall (recall_cells.py), and by the loss of
+    """Table 4, by what a document is worth to a model that was taught to recall (taught_cells.py), and by the loss of
     models of text where a pair of tokens comes again."""
-    for number, task in ((GAIN, TAUGHT), (SEEN, "")):
+    for number, task in ((GAIN, TAUGHT_RECALL), (SEEN, "")):
         yield Claim("table4", "H2, then H1, then Samba", number, order("gdn-h2 > gdn-h1 > samba", task))
         plus = order("samba > transformer", task)
         yield Claim("table4", "Samba is at least as good as Transformer++", number, plus, at_least=True)
@@ -128,7 +128,7 @@ def length() -> Iterator[Claim]:
         "H2, then H1, then Gated DeltaNet": "gdn-h2 > gdn-h1 > gdn",
         "Transformer++ is last beyond its length": f"gdn, {RECURRENT} > transformer",
     }.items():
-        yield Claim("table5", says, LONG_GAIN, order(text, TAUGHT))
+        yield Claim("table5", says, LONG_GAIN, order(text, TAUGHT_RECALL))
 
 
 def ablations() -> Iterator[Claim]:

@@ -1,8 +1,6 @@
 """All cells of a target: which there are, which are done, and the others run side by side."""
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -121,19 +119,11 @@ def run_all(
     """Those that need all threads come last, one by one; and so do those of a recipe of the paper, on all GPUs."""
     alone = [cell for cell in todo if not cell.threads or (scale.recipe and cell.tokens(scale))]
     began, done = perf_counter(), 0
-
-    def say(cell: Cell) -> None:
-        nonlocal done
-        done += 1
-        minutes = (perf_counter() - began) / done * (len(todo) - done) / 60
-        tell(f"{done} of {len(todo)}: {cell.system} {cell.seed}, about {minutes:.0f} minutes left")
-
     for some, side_by_side in (([cell for cell in todo if cell not in alone], jobs), (alone, 1)):
-        with ProcessPoolExecutor(side_by_side, mp_context=get_context("spawn")) as pool:
-            running = {pool.submit(cells.run, cell, scale, data_dir, work, out): cell for cell in some}
-            for future in as_completed(running):
-                future.result()
-                say(running[future])
+        for cell, _ in cells.run_all(some, scale, data_dir, work, out, side_by_side):
+            done += 1
+            minutes = (perf_counter() - began) / done * (len(todo) - done) / 60
+            tell(f"{done} of {len(todo)}: {cell.system} {cell.seed}, about {minutes:.0f} minutes left")
 
 
 def finished(scale: Scale, folder: Path, wanted: Sequence[Cell]) -> Iterator[dict[str, Any]]:

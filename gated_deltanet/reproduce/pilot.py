@@ -6,9 +6,8 @@ into `scales.LAPTOP` and `taught_cells.LESSONS` by hand, and kept in results/rep
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from multiprocessing import get_context
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +24,6 @@ SEEDS = (100, 101, 102, 103)
 RATES = (2e-3, 4e-3, 8e-3)
 SHARE = 4  # of the tokens, a quarter
 CLOSE = ("gdn", "mamba2", "deltanet")  # of which the spread over seeds is measured
-WHOLE = ("gdn", "mamba2", "deltanet", "transformer", "gdn-h2")  # which are measured as cells will be
 MEASURED = (VALIDATION, SEEN, BEYOND, KEPT)
 ASKED = {  # of systems that are taught to recall; the first numbers choose the rate
     "needles": tuple(of(f"S-NIAH-{i}") for of in (needles_loss, needles_found) for i in (1, 2, 3)),
@@ -91,7 +89,7 @@ def pilot(
         "rates": best,
         "losses": {name: {f"{rate:g}": loss for rate, loss in found.items()} for name, found in losses.items()},
         "spread": spread([name for name in CLOSE if name in names], best, place, jobs, tell),
-        "whole": whole([name for name in WHOLE if name in names], best, place, jobs, tell),
+        "whole": whole(min(names, key=lambda name: min(losses[name].values())), best, place, jobs, tell),
     }
     for lesson, each in LESSONS.items():
         told[lesson] = tune_taught(lesson, [name for name in each.rates if name in names], place, jobs, tell)
@@ -151,26 +149,24 @@ def spread(
 
 
 def whole(
-    names: Sequence[str], best: Mapping[str, float], place: Place, jobs: int, tell: Callable[[str], None]
+    name: str, best: Mapping[str, float], place: Place, jobs: int, tell: Callable[[str], None]
 ) -> dict[str, dict[str, float]]:
-    """What cells will measure, of some systems: a task at which all are at the floor or the ceiling is of no use."""
+    """What cells will measure, of the best system: a task that is too hard for it is of no use."""
     tuned = replace(place.scale, rates=tuple(best.items()))
-    found = run_all([TextCell(name, SEEDS[0]) for name in names], place._replace(scale=tuned), jobs, tell)
+    found = run_all([TextCell(name, SEEDS[0])], place._replace(scale=tuned), jobs, tell)
     return {cell.system: {each.title: each.of(m["measures"]) for each in MEASURED} for cell, m in found}
 
 
 def run_all(
     todo: Sequence[Any], place: Place, jobs: int, tell: Callable[[str], None]
 ) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Each with what was measured of it, in their order; what is there is not run again."""
+    """Each with what was measured of it; what is there is not run again."""
     scale, data_dir, work, out = place
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        known = {cell: cells.find(cell, scale, out) for cell in todo}
-        running = {c: pool.submit(cells.run, c, scale, data_dir, work, out) for c in todo if known[c] is None}
-        for cell in todo:
-            found = known[cell] or running[cell].result()
-            tell(f"{cell.system} {cell.seed}: {told(found['measures'])}")
-            yield cell, found
+    known = {cell: found for cell in todo if (found := cells.find(cell, scale, out))}
+    missing = [cell for cell in todo if cell not in known]
+    for cell, found in chain(known.items(), cells.run_all(missing, scale, data_dir, work, out, jobs)):
+        tell(f"{cell.system} {cell.seed}: {told(found['measures'])}")
+        yield cell, found
 
 
 def told(m: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from gated_deltanet.eval.model import OurModel
 from gated_deltanet.files import read_json, write_json
 from gated_deltanet.interop.folder import load
 from gated_deltanet.models import count
-from gated_deltanet.train import Recipe, metrics, resolve, resume, train
+from gated_deltanet.train import Outcome, Recipe, metrics, resolve, resume, train
 from gated_deltanet.train.data import is_prepared
 from gated_deltanet.train.recipe import read_recipe
 from gated_deltanet.train.run import RECIPE, RUN
@@ -68,12 +68,18 @@ class TextCell(NamedTuple):
         if scale.recipe:
             subprocess.run(command(self, scale, data_dir, work), check=True)
         elif (folder / RECIPE).exists():
-            resume(folder, quiet=True)
+            finished(resume(folder, quiet=True))
         else:
             name = f"texts-{scale.tokens}-{scale.vocab_size}"
             prepared = texts.make(data_dir, work / name, scale.tokens, scale.vocab_size)
-            train(recipe_of(self, scale, prepared, work), folder, quiet=True)
+            finished(train(recipe_of(self, scale, prepared, work), folder, quiet=True))
         return folder
+
+
+def finished(outcome: Outcome) -> None:
+    step, steps = outcome.counters.step, outcome.recipe.steps
+    if step < steps:
+        raise InterruptedError(f"{outcome.folder} was stopped after step {step} of {steps}; the same command goes on")
 
 
 def command(cell: TextCell, scale: Scale, data_dir: Path, work: Path) -> list[str]:

@@ -106,6 +106,31 @@ def test_cells_side_by_side_make_their_texts_once_whole(data, tmp_path):
     assert list(tmp_path.iterdir()) == [tmp_path / "texts"]
 
 
+def test_a_run_that_was_stopped_is_named_and_goes_on(found, data, tmp_path, monkeypatch):
+    measured, _ = found
+    monkeypatch.setattr(loop, "asked_to_stop", lambda: nullcontext(lambda: True))
+    with pytest.raises(InterruptedError, match="gdn-3 was stopped after step 1 of 8; the same command goes on"):
+        cells.run(TextCell("gdn", 3), TOY, data, tmp_path / "work", tmp_path / "cells")
+    assert not (tmp_path / "cells").exists()
+    monkeypatch.undo()
+    again = cells.run(TextCell("gdn", 3), TOY, data, tmp_path / "work", tmp_path / "cells")
+    assert again["measures"] == measured["measures"]
+
+
+def test_after_one_that_fails_no_other_is_begun(data, tmp_path, monkeypatch):
+    begun = []
+
+    def fail(cell, *_):
+        begun.append(cell.seed)
+        raise InterruptedError
+
+    monkeypatch.setattr(cells, "ProcessPoolExecutor", here)
+    monkeypatch.setattr(cells, "run", fail)
+    with pytest.raises(InterruptedError):
+        list(cells.run_all([TextCell("gdn", seed) for seed in range(9)], TOY, data, tmp_path, tmp_path, jobs=1))
+    assert begun == [0]
+
+
 def test_an_ablation_has_its_validation_loss_only(data, tmp_path):
     cell = TextCell("without Short Conv", 0, measured=False)
     measured = cells.run(cell, TOY, data, tmp_path / "work", tmp_path / "cells")
@@ -167,12 +192,13 @@ def test_a_pilot_finds_rates_and_what_seeds_can_tell(data, tmp_path, monkeypatch
     monkeypatch.setattr(pilot, "wanted", lambda tried: [] if tried else pilot.RATES)
     monkeypatch.setattr(pilot, "SEEDS", (100, 101))
     monkeypatch.setattr(pilot, "SHARE", 1)
-    monkeypatch.setattr(pilot, "ProcessPoolExecutor", here)
+    monkeypatch.setattr(cells, "ProcessPoolExecutor", here)
     monkeypatch.setattr(taught_cells, "STEPS", 1)
     told = pilot.pilot(data, out=tmp_path / "out", work=tmp_path / "work", scale=TOY, names=("gdn", "mamba2"))
     assert told["rates"] == {"gdn": 1e-3, "mamba2": 1e-3}
     assert set(told["spread"]) == {"gdn − mamba2"}
-    assert set(told["whole"]) == set(told["needles"]) == set(told["recall"]) == {"gdn", "mamba2"}
+    assert len(told["whole"]) == 1
+    assert set(told["needles"]) == set(told["recall"]) == {"gdn", "mamba2"}
     assert json.loads((tmp_path / "out" / "pilot.json").read_text()) == told
 
 
@@ -184,7 +210,7 @@ def test_every_number_of_a_cell_is_there(found):
 
 
 def test_every_target_runs_and_has_a_page(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(experiment, "ProcessPoolExecutor", here)
+    monkeypatch.setattr(cells, "ProcessPoolExecutor", here)
     monkeypatch.setattr(experiment, "FEW", 1)
     monkeypatch.setattr(systems, "TEXT", ("gdn", "mamba2"))
     monkeypatch.setattr(systems, "ABLATIONS", {name: systems.ABLATIONS[name] for name in ("naive Delta Rule",)})
