@@ -113,7 +113,7 @@ def laptop_notes(asked: Reproduce, n_bytes: int) -> list[str]:
 def commands(asked: Reproduce) -> list[str]:
     """Of training by the paper's recipe, as they will be run."""
     from gated_deltanet.reproduce import CELLS, SCALES, experiment
-    from gated_deltanet.reproduce.text_cells import TextCell, command
+    from gated_deltanet.reproduce.cells.text import TextCell, command
 
     scale, data_dir = SCALES[asked.scale], asked.data_dir or Path()
     left = experiment.left(asked.target, scale, folder_of(asked) / CELLS)

@@ -4,8 +4,8 @@
 
     reproduce("table3", data_dir="texts", out="results/reproduce", jobs=2)
 
-The files in the order to read them: verdicts, numbers, claims; scales, systems, texts, measures; cells,
-text_cells, needles, passages, taught_cells, task_cells, speed_cells; experiment, pilot, figures, others, page.
+The files in the order to read them: verdicts, numbers, claims; scales, systems; cells, with what is run: text (corpus,
+measures), taught (needles, passages), tasks, speed; experiment, pilot; page, figures, others.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -6,6 +6,7 @@ from itertools import pairwise, product
 from typing import Any, NamedTuple, TypeAlias
 
 from . import systems
+from .cells.tasks import MQAR_STATES
 from .numbers import (
     BEYOND,
     FALLING,
@@ -25,7 +26,6 @@ from .numbers import (
     needles_loss,
 )
 from .systems import MATCHED
-from .task_cells import MQAR_STATES
 from .verdicts import CANNOT_TELL, CLOSE_LOOKS, LOOKS, Verdict, chain, judge
 
 Run: TypeAlias = tuple[int, str, str]  # seed, dtype and texts of training: what differs in any is no pair
@@ -104,7 +104,7 @@ def language() -> Iterator[Claim]:
 
 
 def recall() -> Iterator[Claim]:
-    """Table 4, by what a document is worth to a model that was taught to recall (taught_cells.py), and by the loss of
+    """Table 4, by what a document is worth to a model that was taught to recall (cells/taught.py), and by the loss of
     models of text where a pair of tokens comes again."""
     for number, task in ((GAIN, TAUGHT_RECALL), (SEEN, "")):
         yield Claim("table4", "H2, then H1, then Samba", number, order("gdn-h2 > gdn-h1 > samba", task))

@@ -9,12 +9,12 @@ from gated_deltanet.naming import unknown
 
 from . import cells, systems
 from .cells import Cell
+from .cells.speed import SpeedCell
+from .cells.tasks import MODELS, MQAR_MODELS, MQAR_STATES, MqarCell, TaskCell
+from .cells.taught import LESSONS, TaughtCell
+from .cells.text import TextCell
 from .claims import CLAIMS, as_cells, seeds_needed
 from .scales import Scale
-from .speed_cells import SpeedCell
-from .task_cells import MODELS, MQAR_MODELS, MQAR_STATES, MqarCell, TaskCell
-from .taught_cells import LESSONS, TaughtCell
-from .text_cells import TextCell
 from .verdicts import CLOSE_LOOKS, LOOKS
 
 TEXT = ("table3", "table4", "fig2")  # one model of text serves them all

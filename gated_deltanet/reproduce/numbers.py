@@ -1,4 +1,4 @@
-"""The numbers of a cell that claims are judged by, computed from its sums (reproduce/measures.py)."""
+"""The numbers of a cell that claims are judged by, computed from its sums (cells/measures.py)."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

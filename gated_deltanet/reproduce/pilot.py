@@ -2,7 +2,7 @@
 
 Each system learns at three rates for a quarter of the tokens; where the best lies at an end, the next rate is tried,
 too. Systems that are taught to recall are tuned in the same way, with all of their steps. What it finds is written
-into `scales.LAPTOP` and `taught_cells.LESSONS` by hand, and kept in results/reproduce/pilot.
+into `scales.LAPTOP` and `cells.taught.LESSONS` by hand, and kept in results/reproduce/pilot.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 from gated_deltanet.files import as_json, write_text
 
 from . import cells, systems
+from .cells.taught import LESSONS, TaughtCell
+from .cells.text import TextCell
 from .numbers import BEYOND, GAIN, KEPT, LONG_GAIN, SEEN, VALIDATION, needles_found, needles_loss, validation
 from .scales import LAPTOP, Scale
-from .taught_cells import LESSONS, TaughtCell
-from .text_cells import TextCell
 from .verdicts import LOOKS, interval
 
 SEEDS = (100, 101, 102, 103)

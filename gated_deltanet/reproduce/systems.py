@@ -66,7 +66,7 @@ def varied(base: ModelConfig, heads: int, system: str) -> ModelConfig:
 
 def mixers_only(base: ModelConfig) -> ModelConfig:
     """Twice the layers, none with an MLP, and values so wide that the parameters are the same."""
-    (mixer,) = base.mixers
+    mixer: Any = base.mixers[0]
     deep = replace(base, n_layers=2 * base.n_layers, d_ff=0)
     wider = [replace(deep, mixers=(replace(mixer, d_v=d_v),)) for d_v in range(mixer.d_v // 2, 2 * mixer.d_v)]
     return min(wider, key=lambda config: abs(count.parameters(config) - count.parameters(base)))

@@ -18,13 +18,13 @@ from gated_deltanet.bench import machine
 from gated_deltanet.files import as_json, read_json, write_text
 from gated_deltanet.models import ModelConfig
 
-from .scales import Scale
+from ..scales import Scale
 
 SOURCES = ("layers", "models", "train")  # which decide what a run learns
 
 
 class Cell(Protocol):
-    """text_cells, task_cells and speed_cells have them."""
+    """Those of text, taught, tasks and speed have them."""
 
     @property
     def system(self) -> str: ...

@@ -16,10 +16,10 @@ from gated_deltanet.models import CausalLM, ModelConfig, count
 from gated_deltanet.synthetic.batch import Batch
 from gated_deltanet.synthetic.train import learn_all, stream
 
-from . import needles, passages, systems
-from .cells import described
-from .scales import Scale
-from .text_cells import TextCell
+from .. import systems
+from ..scales import Scale
+from . import described, needles, passages
+from .text import TextCell
 
 TOKENS = 2048  # of a step
 STEPS = 1000

@@ -22,10 +22,10 @@ from gated_deltanet.train.data import is_prepared
 from gated_deltanet.train.recipe import read_recipe
 from gated_deltanet.train.run import RECIPE, RUN
 
-from . import systems, texts
-from .cells import described, file_of
+from .. import systems
+from ..scales import Scale
+from . import corpus, described, file_of
 from .measures import measure
-from .scales import Scale
 
 PREPARED = "fineweb_edu"
 
@@ -71,7 +71,7 @@ class TextCell(NamedTuple):
             finished(resume(folder, quiet=True))
         else:
             name = f"texts-{scale.tokens}-{scale.vocab_size}"
-            prepared = texts.make(data_dir, work / name, scale.tokens, scale.vocab_size)
+            prepared = corpus.make(data_dir, work / name, scale.tokens, scale.vocab_size)
             finished(train(recipe_of(self, scale, prepared, work), folder, quiet=True))
         return folder
 

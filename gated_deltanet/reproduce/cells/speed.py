@@ -9,8 +9,8 @@ from gated_deltanet.bench.train import Cell, measure
 from gated_deltanet.models import count, get_preset
 from gated_deltanet.models.presets import PAPER
 
-from .cells import described
-from .scales import Scale
+from ..scales import Scale
+from . import described
 
 SHAPES = ((2048, 8), (4096, 4), (8192, 2), (16384, 1))  # length, batch: half of the paper's
 SIZE = "tiny"  # at which products of matrices take most of the time

@@ -8,8 +8,8 @@ from gated_deltanet.synthetic import mqar, suite
 from gated_deltanet.synthetic.models import STATES, architecture
 from gated_deltanet.synthetic.tasks import SCORED, TASKS, Task
 
-from .cells import described
-from .scales import Scale
+from ..scales import Scale
+from . import described
 
 MODELS = {  # of each task
     "rewriting": ("gdn", "deltanet", "longhorn", "mamba2", "retnet", "linear-attention"),

@@ -27,7 +27,7 @@ from gated_deltanet.models import CausalLM
 from gated_deltanet.result import FAILURES
 from gated_deltanet.synthetic.batch import NOT_ASKED, Batch
 
-from . import texts
+from . import corpus
 from .needles import next_tokens, seeded, some
 
 BYTES = tokenizer.byte_tokenizer()
@@ -45,7 +45,7 @@ LONG = 4  # times the trained length, to which long documents are cut: 16K where
 
 def read_text(data_dir: Path) -> bytes:
     """Articles and novels, as models of text learn from."""
-    return "\n".join(text for each in texts.of_sources(data_dir, TEXT).values() for text in each).encode()
+    return "\n".join(text for each in corpus.of_sources(data_dir, TEXT).values() for text in each).encode()
 
 
 def batch(generator: Generator, n: int, length: int, text: bytes, *, answers_only: bool) -> Batch:

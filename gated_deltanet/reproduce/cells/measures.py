@@ -14,7 +14,7 @@ from gated_deltanet.data.sources import documents
 from gated_deltanet.eval.extrapolation import CORPORA, by_bucket, texts
 from gated_deltanet.eval.model import OurModel
 
-from .numbers import FAR
+from ..numbers import FAR
 
 TIMES = 20  # the trained length, up to which losses are measured by position
 VALIDATION = {"articles": "wikipedia_en/valid.jsonl.gz", "novels": "novels_en/valid"}
