@@ -97,7 +97,8 @@ class HGRN2Mixer(nn.Module):
         if self.lower_bound is None:
             return F.logsigmoid(raw)
         bound = self.lower_bound.to(raw.dtype) + math.log(self.depth / (1 - self.depth))
-        return torch.logaddexp(F.logsigmoid(bound), F.logsigmoid(-bound) + F.logsigmoid(raw))
+        log_f = torch.logaddexp(F.logsigmoid(bound), F.logsigmoid(-bound) + F.logsigmoid(raw))
+        return log_f.clamp(max=0.0)  # rounded, it can be an eps above
 
     def gates(self, x: Tensor, state: HGRN2State | None = None) -> Gates:
         return Gates(self.log_forget(x).unflatten(-1, (self.config.n_heads, -1)))

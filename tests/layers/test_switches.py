@@ -95,6 +95,16 @@ def test_hgrn2_starts_with_bounds_that_rise_with_the_layers():
         assert torch.allclose(mixer.log_forget(x), torch.tensor(0.0), atol=1e-6)
 
 
+@torch.no_grad()
+def test_hgrn2_never_keeps_more_than_all_whatever_its_bounds():
+    mixer = HGRN2Mixer(HGRN2(64, 32, 10), D_MODEL, 1 / 4, norm_eps=1e-5)
+    mixer.lower_bound.uniform_(-9, 9)
+    for weight in (1.0, 3.0, 10.0):
+        mixer.f_proj.weight.fill_(weight / D_MODEL * 8)
+        log_f = mixer.log_forget(torch.linspace(0, 3, 99)[None, :, None].expand(1, 99, D_MODEL))
+        assert float(log_f.max()) <= 0
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
