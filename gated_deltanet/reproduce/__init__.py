@@ -47,15 +47,18 @@ def reproduce(
     found = list(experiment.finished(scale, out / CELLS, experiment.cells_of("all", scale)))
     judged = judge_all(as_cells(found))
     if found:
-        write_pages(out, found, judged)
+        missing = len(experiment.left("all", scale, out / CELLS))
+        write_pages(out, found, judged, missing)
     return judged
 
 
-def write_pages(out: Path, found: Sequence[Mapping[str, Any]], judged: Sequence[Mapping[str, Any]]) -> None:
+def write_pages(
+    out: Path, found: Sequence[Mapping[str, Any]], judged: Sequence[Mapping[str, Any]], missing: int
+) -> None:
     from .figures import draw
 
     write_text(out / VERDICTS, as_json(judged) + "\n")
-    write_text(out / PAGE, page(found, judged))
+    write_text(out / PAGE, page(found, judged, missing))
     for target in experiment.TARGETS:
         own = [cell for cell in found if cell["system"] in named(target)]
         if own:

@@ -28,6 +28,7 @@ TITLES = {
     "tracking": "State tracking: β up to 2, several steps a token",
 }
 UNNAMED = {  # systems that are shown, though no claim of the target is about them
+    "table1": ("rewriting: longhorn",),
     "table3": (systems.MIXERS_ONLY,),
     "fig2": ("transformer", "samba"),
 }
@@ -45,9 +46,19 @@ NAMES = {  # of our systems in the paper's tables
 }
 
 
-def page(found: Sequence[Mapping[str, Any]], judged: Sequence[Mapping[str, Any]]) -> str:
-    """Of all targets, in Markdown. found: the cells that are done. judged: what `claims.judge_all` made of them."""
-    lines = ["# Reproduction", "", *summary(found, judged), "", "| | claim | by | verdict |", "|---|---|---|---|"]
+def page(found: Sequence[Mapping[str, Any]], judged: Sequence[Mapping[str, Any]], missing: int) -> str:
+    """Of all targets, in Markdown.
+
+    found: the cells that are done. judged: what `claims.judge_all` made of them. missing: cells that come next.
+    """
+    lines = [
+        "# Reproduction",
+        "",
+        *summary(found, judged, missing),
+        "",
+        "| | claim | by | verdict |",
+        "|---|---|---|---|",
+    ]
     for target, title in TITLES.items():
         for i, claim in enumerate(claim for claim in judged if claim["target"] == target):
             first = f"[{title}]({target}/README.md)" if i == 0 else ""
@@ -85,11 +96,14 @@ def named(target: str) -> list[str]:
     return list(dict.fromkeys(name for _, names in asked(target) for name in names))
 
 
-def summary(found: Sequence[Mapping[str, Any]], judged: Sequence[Mapping[str, Any]]) -> list[str]:
+def summary(found: Sequence[Mapping[str, Any]], judged: Sequence[Mapping[str, Any]], missing: int) -> list[str]:
     links = [link for claim in judged for link in claim["links"] if "verdict" in link]
     by_chance = (1 - CONFIDENCE) * len(links)
+    more = (
+        f" The rule asks for {missing} runs more: what is pending here or cannot be told may change." if missing else ""
+    )
     return [
-        f"{runs(found)}. {len(links)} comparisons have been judged; if no system "
+        f"{runs(found)}.{more} {len(links)} comparisons have been judged; if no system "
         f"differed from another, chance alone would call about {by_chance:.1f} of them reproduced or contradicted.",
         "",
         "The rule and what is run: docs/reproduction.md. All numbers: verdicts.json, and the pages below.",
@@ -129,7 +143,8 @@ def numbers_table(target: str, own: Sequence[Mapping[str, Any]]) -> list[str]:
 def shown(number: Number, cells: Sequence[Mapping[str, Any]]) -> str:
     values = [number.of(cell["measures"]) for cell in cells]
     mean, half = interval(values)
-    return f"{mean:.3f} ± {half:.3f}" if len(values) >= LOOKS[0] else f"{mean:.3f}"
+    digits = number.measure.digits
+    return f"{mean:.{digits}f}" + (f" ± {half:.{digits}f}" if len(values) >= LOOKS[0] else "")
 
 
 def papers(target: str, system: str) -> str:
@@ -147,6 +162,7 @@ def papers(target: str, system: str) -> str:
 
 
 def verdict_table(target: str, judged: Sequence[Mapping[str, Any]]) -> list[str]:
+    digits = {claim.number.measure.unit: claim.number.measure.digits for claim in CLAIMS}
     lines = ["| claim | by | pair | seeds | difference | verdict |", "|---|---|---|---|---|---|"]
     for claim in (claim for claim in judged if claim["target"] == target):
         lines.append(f"| **{claim['claim']}** | {claim['number']} | | | | **{told(claim)}** |")
@@ -154,6 +170,7 @@ def verdict_table(target: str, judged: Sequence[Mapping[str, Any]]) -> list[str]
             sign = "≥" if claim["at_least"] else ">"
             pair = f"{link['better']} {sign} {link['worse'] or '0'}"
             if "verdict" in link:
-                size = f"{link['estimate']:+.3f} ({link['low']:+.3f} to {link['high']:+.3f}) {claim['unit']}"
+                mean, low, high = (f"{link[of]:+.{digits[claim['unit']]}f}" for of in ("estimate", "low", "high"))
+                size = f"{mean} ({low} to {high}) {claim['unit']}"
                 lines.append(f"| | | {pair} | {link['n']} | {size} | {link['verdict']} |")
     return lines

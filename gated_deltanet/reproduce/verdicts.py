@@ -25,11 +25,12 @@ class Measure(NamedTuple):
     unit: str
     least: float  # the smallest effect that counts
     same: float  # two systems do not differ if the interval lies within ± this
+    digits: int = 3  # that are shown
 
 
 LOG_PERPLEXITY = Measure("log perplexity", least=0.005, same=0.01)
 CONTEXT_GAIN = Measure("nats", least=0.05, same=0.05)
-ACCURACY = Measure("points", least=3.0, same=3.0)
+ACCURACY = Measure("points", least=3.0, same=3.0, digits=1)
 SPEED = Measure("log of tokens per second", least=0.02, same=0.05)
 FLATNESS = Measure("log of tokens per second", least=0.06, same=0.06)
 

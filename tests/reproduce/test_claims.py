@@ -108,9 +108,11 @@ def test_the_page_names_every_claim_and_what_chance_would_give():
     same = {"parameters": 1, "state_bytes": 1, "seconds": {"training": 60}, "processor": "x"}
     found = [{"system": system, "seed": seed, "measures": m, **same} for (system, (seed, *_)), m in cells.items()]
     judged = judge_all(cells)
-    text = page(found, judged)
+    text = page(found, judged, missing=3)
     assert all(claim.says in text for claim in CLAIMS)
     assert "chance alone" in text
+    assert "The rule asks for 3 runs more" in text
+    assert "runs more" not in page(found, judged, missing=0)
     table3 = target_page("table3", found, judged)
     assert "| gdn | 1 | 0 KiB | 8 |" in table3
     assert "16.42" in table3  # the paper's
