@@ -34,33 +34,6 @@ FIRST = {"validation": VALIDATION, "needles": ASKED["needles"][2], "gain": GAIN}
 FILE = "pilot.json"
 
 
-class PilotCell(NamedTuple):
-    name: str
-    seed: int
-    rate: float
-
-    @property
-    def system(self) -> str:
-        return f"{self.name} {self.rate:g}"
-
-    @property
-    def threads(self) -> int:
-        return 1
-
-    def scale(self, scale: Scale) -> Scale:
-        return replace(scale, tokens=scale.tokens // SHARE, peak_lr=self.rate, rates=())
-
-    def settings(self, scale: Scale) -> dict[str, Any]:
-        return TextCell(self.name, self.seed, measured=False).settings(self.scale(scale))
-
-    def tokens(self, scale: Scale) -> int:
-        return self.scale(scale).tokens
-
-    def run(self, scale: Scale, data_dir: Path, work: Path) -> dict[str, Any]:
-        cell = TextCell(self.name, self.seed, measured=False)
-        return cell.run(self.scale(scale), data_dir, work / f"rate-{self.rate:g}")
-
-
 class Place(NamedTuple):
     scale: Scale
     data_dir: Path
@@ -100,10 +73,14 @@ def pilot(
 def tune(names: Sequence[str], place: Place, jobs: int, tell: Callable[[str], None]) -> dict[str, dict[float, float]]:
     """The loss of each system at each rate, tried until the best lies between two others."""
     losses: dict[str, dict[float, float]] = {name: {} for name in names}
-    while todo := [PilotCell(name, SEEDS[0], rate) for name in names for rate in wanted(losses[name])]:
+    while todo := [tried(name, SEEDS[0], rate) for name in names for rate in wanted(losses[name])]:
         for cell, found in run_all(todo, place, jobs, tell):
-            losses[cell.name][cell.rate] = validation(found["measures"])
+            losses[cell.model][cell.rate] = validation(found["measures"])
     return losses
+
+
+def tried(name: str, seed: int, rate: float) -> TextCell:
+    return TextCell(name, seed, measured=False, share=SHARE, rate=rate)
 
 
 def tune_taught(
@@ -138,8 +115,8 @@ def spread(
     names: Sequence[str], best: Mapping[str, float], place: Place, jobs: int, tell: Callable[[str], None]
 ) -> dict[str, float]:
     """Of each two systems the smallest difference of their losses that as many seeds as claims have would tell."""
-    todo = [PilotCell(name, seed, best[name]) for seed in SEEDS for name in names]
-    losses = {(cell.name, cell.seed): validation(m["measures"]) for cell, m in run_all(todo, place, jobs, tell)}
+    todo = [tried(name, seed, best[name]) for seed in SEEDS for name in names]
+    losses = {(cell.model, cell.seed): validation(m["measures"]) for cell, m in run_all(todo, place, jobs, tell)}
     told = {}
     for i, a in enumerate(names):
         for b in names[i + 1 :]:

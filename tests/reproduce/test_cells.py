@@ -2,6 +2,7 @@ import json
 import math
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 from toy_scale import TOY, here
@@ -43,7 +44,7 @@ def test_cells_side_by_side_make_their_texts_once_whole(data, tmp_path):
 def test_a_run_that_was_stopped_is_named_and_goes_on(found, data, tmp_path, monkeypatch):
     measured, _ = found
     monkeypatch.setattr(loop, "asked_to_stop", lambda: nullcontext(lambda: True))
-    with pytest.raises(InterruptedError, match="gdn-3 was stopped after step 1 of 4; the same command goes on"):
+    with pytest.raises(InterruptedError, match=r"gdn-3-\w+ was stopped after step 1 of 4; the same command goes on"):
         cells.run(TextCell("gdn", 3), TOY, data, tmp_path / "work", tmp_path / "cells")
     assert not (tmp_path / "cells").exists()
     monkeypatch.undo()
@@ -103,7 +104,7 @@ def test_the_papers_scale_trains_with_torchrun(data, tmp_path):
     run = command(TextCell("gdn", 3), SCALES["1.3b"], data, tmp_path)
     assert run[1:3] == ["-m", "torch.distributed.run"]
     assert run[run.index("--recipe") + 1] == "paper-1.3b"
-    model = json.loads((tmp_path / "model-gdn-3.json").read_text())
+    model = json.loads(Path(run[run.index("--model") + 1]).read_text())
     assert model["d_model"] == 2400
     assert run[run.index("--seed") + 1] == "3"
     recipe = resolve(None, "paper-1.3b", {"model": run[run.index("--model") + 1]})

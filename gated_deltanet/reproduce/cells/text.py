@@ -5,7 +5,7 @@ Small ones are trained in this process, those of the paper's size by its recipe,
 
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -24,29 +24,40 @@ from gated_deltanet.train.run import RECIPE, RUN
 
 from .. import systems
 from ..scales import Scale
-from . import corpus, described, file_of
+from . import corpus, described, file_of, hash_of
 from .measures import measure
 
 PREPARED = "fineweb_edu"
 
 
 class TextCell(NamedTuple):
-    system: str
+    model: str
     seed: int
     measured: bool = True  # with all of `measures`; else only the validation loss
+    share: int = 1  # of the scale's tokens, one in so many
+    rate: float | None = None  # of a pilot; None: the one it has found best
+
+    @property
+    def system(self) -> str:
+        return self.model + (f" {self.rate:g}" if self.rate else "")
 
     @property
     def threads(self) -> int:
         return 1
 
     def settings(self, scale: Scale) -> dict[str, Any]:
-        config = systems.config_of(self.system, scale)
-        elsewhere = ("rates", "peak_lr", "seeds") if self.measured else ("rates", "peak_lr", "seeds", "limit")
-        shared = {name: value for name, value in asdict(scale).items() if name not in elsewhere}
-        return {"peak_lr": scale.rate(self.system), **shared, "model": described(config)}
+        config = systems.config_of(self.model, scale)
+        elsewhere = ("rates", "seeds") if self.measured else ("rates", "seeds", "limit")
+        shared = {name: value for name, value in asdict(self.own(scale)).items() if name not in elsewhere}
+        return {**shared, "model": described(config)}
+
+    def own(self, scale: Scale) -> Scale:
+        """With its own learning rate and tokens."""
+        rate = self.rate or scale.rate(self.model)
+        return replace(scale, tokens=scale.tokens // self.share, peak_lr=rate, rates=())
 
     def tokens(self, scale: Scale) -> int:
-        return scale.tokens
+        return self.own(scale).tokens
 
     def run(self, scale: Scale, data_dir: Path, work: Path) -> dict[str, Any]:
         folder = self.trained(scale, data_dir, work)
@@ -64,16 +75,20 @@ class TextCell(NamedTuple):
 
     def trained(self, scale: Scale, data_dir: Path, work: Path) -> Path:
         """The folder of the model. Training goes on where it was stopped. work: for what is not kept."""
-        folder = work / file_of(self).removesuffix(".json")
+        folder, own = folder_of(self, scale, work), self.own(scale)
         if scale.recipe:
             subprocess.run(command(self, scale, data_dir, work), check=True)
         elif (folder / RECIPE).exists():
             finished(resume(folder, quiet=True))
         else:
-            name = f"texts-{scale.tokens}-{scale.vocab_size}"
-            prepared = corpus.make(data_dir, work / name, scale.tokens, scale.vocab_size)
-            finished(train(recipe_of(self, scale, prepared, work), folder, quiet=True))
+            prepared = corpus.make(data_dir, work / f"texts-{own.tokens}-{own.vocab_size}", own.tokens, own.vocab_size)
+            finished(train(recipe_of(self, own, prepared, model_file(self, scale, work)), folder, quiet=True))
         return folder
+
+
+def folder_of(cell: TextCell, scale: Scale, work: Path) -> Path:
+    """Another one for other settings: nothing goes on that was begun with those."""
+    return work / f"{file_of(cell).removesuffix('.json')}-{hash_of(cell, scale)}"
 
 
 def finished(outcome: Outcome) -> None:
@@ -89,7 +104,7 @@ def command(cell: TextCell, scale: Scale, data_dir: Path, work: Path) -> list[st
     """
     processes = ["--standalone", "--nproc-per-node", str(max(1, torch.cuda.device_count()))]
     run = [sys.executable, "-m", "torch.distributed.run", *processes, "-m", "gated_deltanet", "train"]
-    folder = work / file_of(cell).removesuffix(".json")
+    folder = folder_of(cell, scale, work)
     if (folder / RECIPE).exists():
         return [*run, "--resume", str(folder)]
     prepared = data_dir / PREPARED
@@ -99,25 +114,25 @@ def command(cell: TextCell, scale: Scale, data_dir: Path, work: Path) -> list[st
 
 
 def model_file(cell: TextCell, scale: Scale, work: Path) -> Path:
-    file = work / f"model-{file_of(cell)}"
-    write_json(file, systems.config_of(cell.system, scale).to_dict())
+    file = folder_of(cell, scale, work).with_suffix(".json")
+    write_json(file, systems.config_of(cell.model, scale).to_dict())
     return file
 
 
-def recipe_of(cell: TextCell, scale: Scale, prepared: Path, work: Path) -> Recipe:
+def recipe_of(cell: TextCell, own: Scale, prepared: Path, model: Path) -> Recipe:
     """The paper's, without resets, at a laptop's scale; in bfloat16, as the paper's, where the processor has it."""
     values = {
-        "model": str(model_file(cell, scale, work)),
+        "model": str(model),
         "data": str(prepared),
         "tokenizer": str(prepared),
         "seed": cell.seed,
         "reset": False,
-        "length": scale.length,
-        "tokens": scale.tokens,
-        "batch_tokens": scale.batch_tokens,
-        "micro_rows": scale.batch_tokens // scale.length,
-        "peak_lr": scale.rate(cell.system),
-        "warmup_tokens": scale.tokens // 100,
+        "length": own.length,
+        "tokens": own.tokens,
+        "batch_tokens": own.batch_tokens,
+        "micro_rows": own.batch_tokens // own.length,
+        "peak_lr": own.peak_lr,
+        "warmup_tokens": own.tokens // 100,
         "validate_every": 10**6,
         "validate_tokens": 20_000,
         "sample_tokens": 0,
