@@ -54,20 +54,23 @@ class Reproduce:
 
 def find_rates(asked: Reproduce) -> None:
     from gated_deltanet.cli.output import print_json, print_table
-    from gated_deltanet.reproduce.pilot import pilot
+    from gated_deltanet.reproduce.pilot import ASKED, PAGE, pilot
 
     if asked.data_dir is None:
         raise ValueError("--data-dir is not given, expected the folder of texts on which the pilot trains")
     told = pilot(asked.data_dir, out=asked.out / "pilot", work=asked.work / "pilot", jobs=asked.jobs, tell=say)
     if asked.json:
         return print_json(told)
-    rows = [[name, f"{rate:g}", f"{told['losses'][name][f'{rate:g}']:.4f}"] for name, rate in told["rates"].items()]
-    print_table("Learning rates", ["system", "best rate", "validation loss"], rows, [])
-    titles = list(next(iter(told["whole"].values())))
-    rows = [[title, *(f"{each[title]:.3f}" for each in told["whole"].values())] for title in titles]
-    print_table("What cells will measure", ["number", *told["whole"]], rows, [])
+    for what, each in ASKED.items():
+        rates, tried = told[what]["rates"], told[what]["tried"]
+        titles = [number.title for number in each.choosing]
+        rows = [[name, f"{rate:g}", *(f"{tried[name][rate][t]:.4f}" for t in titles)] for name, rate in rates.items()]
+        print_table(f"Learning rates: {each.title}", ["system", "best rate", *titles], rows, [])
+    rows = [[name, title, f"{value:.3f}"] for name, found in told["whole"].items() for title, value in found.items()]
+    print_table("What a run of text measures", ["system", "number", "value"], rows, [])
     rows = [[pair, f"{half:.4f}"] for pair, half in told["spread"].items()]
-    print_table("Differences of validation loss that all seeds will tell", ["pair", "at least"], rows, [])
+    notes = [f"All that was tried: {asked.out / 'pilot' / PAGE}"]
+    print_table("Differences of validation loss that all seeds will tell", ["pair", "at least"], rows, notes)
 
 
 def say(line: str) -> None:
