@@ -16,7 +16,7 @@ from gated_deltanet.files import as_json, write_text
 
 from . import experiment
 from .claims import as_cells, judge_all
-from .page import FIGURE, asked, named, page, target_page
+from .page import FIGURE, NUMBERS, asked, measured, named, page, target_page
 from .scales import LAPTOP, SCALES, Scale
 
 CELLS, VERDICTS, PAGE = "cells", "verdicts.json", "README.md"
@@ -64,4 +64,5 @@ def write_pages(
         if own:
             (out / target).mkdir(exist_ok=True)
             write_text(out / target / PAGE, target_page(target, found, judged))
+            write_text(out / target / NUMBERS, as_json(measured(target, own)) + "\n")
             draw(target, own, asked(target), out / target / FIGURE)

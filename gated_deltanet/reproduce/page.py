@@ -12,7 +12,7 @@ from .numbers import Number
 from .others import OTHERS
 from .verdicts import CONFIDENCE, LOOKS, interval
 
-FIGURE = "figure.png"
+FIGURE, NUMBERS = "figure.png", "numbers.json"
 PENDING = "not yet judged"
 
 TITLES = {
@@ -29,8 +29,26 @@ TITLES = {
 }
 UNNAMED = {  # systems that are shown, though no claim of the target is about them
     "table1": ("rewriting: longhorn",),
+    "table2": ("needles: deltanet", f"needles: {systems.MATCHED}"),
     "table3": (systems.MIXERS_ONLY,),
     "fig2": ("transformer", "samba"),
+}
+PAPERS = {  # what of its numbers are shown
+    "table2": "percent at 1K/2K/4K/8K",
+    "table3": "WikiText perplexity",
+    "table4": "mean accuracy",
+    "table5": "mean score",
+    "fig3": "tokens per second at 2K/4K/8K/16K",
+    "tableS1": "mean perplexity",
+    "tableS2": "WikiText perplexity",
+}
+TAUGHT = 'The systems whose names begin with "{}: " were taught to recall; the paper\'s models read text only.'
+NOTES = {
+    "table2": TAUGHT.format("needles"),
+    "table3": "Models of this size answer the table's questions no better than by chance: nothing is shown of them.",
+    "table4": TAUGHT.format("recall") + " Their accuracy would be near zero: nothing is shown of it.",
+    "table5": TAUGHT.format("recall") + " Their scores would be near zero: nothing is shown of them.",
+    "fig2": "Transformer++ and Samba are shown, though no claim is about them; the paper leaves Transformer++ out.",
 }
 NAMES = {  # of our systems in the paper's tables
     "retnet": "RetNet",
@@ -73,9 +91,10 @@ def told(claim: Mapping[str, Any]) -> str:
 
 
 def target_page(target: str, found: Sequence[Mapping[str, Any]], judged: Sequence[Mapping[str, Any]]) -> str:
-    """With all its numbers; FIGURE lies beside it."""
+    """With all its numbers; FIGURE lies beside it, and NUMBERS for programs."""
     own = [cell for cell in found if cell["system"] in named(target)]
-    parts = [f"# {TITLES[target]}", "", *cost(target, own), "", *numbers_table(target, own), ""]
+    parts = [f"# {TITLES[target]}", "", *cost(target, own), *([NOTES[target]] if target in NOTES else []), ""]
+    parts += [*numbers_table(target, own), ""]
     parts += [f"![{TITLES[target]}]({FIGURE})", "", "## Verdicts", "", *verdict_table(target, judged)]
     if target in OTHERS:
         parts += ["", "## What others measured", "", OTHERS[target]]
@@ -126,22 +145,40 @@ def cost(target: str, own: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
+def measured(target: str, own: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Of each system what it costs, and each number by seed."""
+    rows = []
+    for system in named(target):
+        cells = sorted((cell for cell in own if cell["system"] == system), key=lambda cell: cell["seed"])
+        if cells:
+            by_seed = {
+                number.title: {str(cell["seed"]): number.of(cell["measures"]) for cell in cells}
+                for number, names in asked(target)
+                if system in names
+            }
+            costs = {name: cells[0][name] for name in ("parameters", "state_bytes")}
+            rows.append({"system": system, **costs, "numbers": by_seed})
+    return rows
+
+
 def numbers_table(target: str, own: Sequence[Mapping[str, Any]]) -> list[str]:
     """One line a system."""
-    numbers = asked(target)
-    heads = ["", "parameters", "state", "seeds", *(number.title for number, _ in numbers), "paper"]
+    numbers = [number for number, _ in asked(target)]
+    heads = ["", "parameters", "state", "seeds", *(number.title for number in numbers)]
+    heads += [f"paper: {PAPERS[target]}"] if target in PAPERS else []
     lines = [heads, ["---"] * len(heads)]
-    for system in named(target):
-        cells = [cell for cell in own if cell["system"] == system]
-        if cells:
-            costs = [show_count(cells[0]["parameters"]), f"{cells[0]['state_bytes'] / 1024:.0f} KiB", str(len(cells))]
-            values = [shown(number, cells) if system in names else "–" for number, names in numbers]
-            lines.append([system, *costs, *values, papers(target, system)])
+    for row in measured(target, own):
+        by_seed = row["numbers"]
+        seeds = max(map(len, by_seed.values()))
+        costs = [show_count(row["parameters"]), f"{row['state_bytes'] / 1024:.0f} KiB", str(seeds)]
+        values = [shown(number, list(by_seed.get(number.title, {}).values())) for number in numbers]
+        lines.append([row["system"], *costs, *values, *([papers(target, row["system"])] if target in PAPERS else [])])
     return [f"| {' | '.join(line)} |" for line in lines]
 
 
-def shown(number: Number, cells: Sequence[Mapping[str, Any]]) -> str:
-    values = [number.of(cell["measures"]) for cell in cells]
+def shown(number: Number, values: Sequence[float]) -> str:
+    if not values:
+        return "–"
     mean, half = interval(values)
     digits = number.measure.digits
     return f"{mean:.{digits}f}" + (f" ± {half:.{digits}f}" if len(values) >= LOOKS[0] else "")

@@ -36,6 +36,7 @@ def test_every_target_runs_and_has_a_page(data, tmp_path, monkeypatch):
     for target in experiment.TARGETS:
         assert f"gdn reproduce {target}" in (tmp_path / "out" / target / "README.md").read_text()
         assert (tmp_path / "out" / target / "figure.png").stat().st_size > 5000
+        assert json.loads((tmp_path / "out" / target / "numbers.json").read_text())[0]["numbers"]
     assert reproduce("all", out=tmp_path / "out", scale=scale) == judged  # from the cells alone
 
 
