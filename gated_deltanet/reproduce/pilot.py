@@ -167,7 +167,8 @@ def page(told: Mapping[str, Any]) -> str:
     for what, asked in ASKED.items():
         tried, best = told[what]["tried"], told[what]["rates"]
         rates = sorted({rate for found in tried.values() for rate in found})
-        parts += ["", f"## {asked.title}: mean of {', '.join(each.title for each in asked.choosing)}", ""]
+        titles = [each.title for each in asked.choosing]
+        parts += ["", f"## {asked.title}: {'mean of ' if titles[1:] else ''}{', '.join(titles)}", ""]
         parts += [f"| | {' | '.join(f'{rate:g}' for rate in rates)} |", "|---" * (len(rates) + 1) + "|"]
         for name, found in tried.items():
             cells = [shown(asked, found.get(rate), rate == best[name]) for rate in rates]
