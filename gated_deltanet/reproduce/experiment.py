@@ -32,12 +32,9 @@ def grid(target: str, scale: Scale) -> Sequence[Cell]:
     few, many, more = (range(min(n, scale.seeds or n)) for n in (FEW, LOOKS[-1], CLOSE_LOOKS[-1]))
     if target in TASKS:
         models = [(task, model) for task in TASKS[target] for model in MODELS[task]]
-        recall = [(model, state) for state in MQAR_STATES for model in MQAR_MODELS] if target == "table1" else []
-        return [
-            cell
-            for seed in range(FEW)
-            for cell in (*(TaskCell(*each, seed) for each in models), *(MqarCell(*each, seed) for each in recall))
-        ]
+        pairs = [(model, state) for state in MQAR_STATES for model in MQAR_MODELS] if target == "table1" else []
+        tasks = [TaskCell(*each, seed) for seed in many for each in models]
+        return [*tasks, *(MqarCell(*each, seed) for seed in few for each in pairs)]
     if target == "fig3":
         return [SpeedCell(seed) for seed in range(FEW)]
     if target == "tableS1":
